@@ -1,0 +1,68 @@
+"""Builds the optional kernel. Everything else about the package is in pyproject.toml.
+
+The kernel needs a C compiler and the one-file library `xxhash.h`. Without either the build goes on, says so once, and
+the package runs on the Python twins of the same functions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FORMAT = Path("src/topics/format")
+
+
+def warn_without_kernel(why: object) -> None:
+    print(f"WARNING: topics is built without its compiled kernel ({why}); batches will be 10 to 50 times slower.")
+
+
+def header_folders() -> list[Path]:
+    """Where `xxhash.h` may lie: the include folder of the pyarrow wheel first, then the system's."""
+    spec = importlib.util.find_spec("pyarrow")
+    packages = (spec.submodule_search_locations or []) if spec else []
+    folders = [Path(package) / "include" / "arrow" / "vendored" / "xxhash" for package in packages]
+    folders += [Path("/usr/include"), Path("/usr/local/include"), Path("/opt/homebrew/include")]
+    return [folder for folder in folders if (folder / "xxhash.h").is_file()]
+
+
+class OptionalBuild(build_ext):
+    """A compiler that is missing or fails costs speed, never the installation."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            warn_without_kernel(error)
+
+
+def extensions() -> list[Extension]:
+    if sys.byteorder != "little":
+        warn_without_kernel("it reads little-endian files in place, and this machine is big-endian")
+        return []
+    folders = header_folders()
+    if not folders:
+        warn_without_kernel("xxhash.h was found neither in pyarrow nor in the system")
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError as error:
+        warn_without_kernel(error)
+        return []
+    kernel = Extension(
+        "topics.format.kernel",
+        [str(FORMAT / "kernel.pyx")],
+        depends=[str(path) for path in sorted(FORMAT.glob("kernel_*.pxi"))],
+        include_dirs=[str(folders[0])],
+        define_macros=[("XXH_INLINE_ALL", None)],
+        extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+        optional=True,
+    )
+    built: list[Extension] = cythonize([kernel], language_level=3, quiet=True)
+    return built
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuild})

@@ -1,0 +1,393 @@
+"""Embedded use: the engine in your own process, synchronous, for any number of threads.
+
+One short lock stands where a server has its event loop; waiting for the disk happens outside it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from topics.format.control import Selector, SelectorOp
+from topics.format.ops import prepare
+from topics.host.clock import Clock, SteadyClock, SystemClock
+from topics.host.fs import Fs, OsFs
+from topics.host.ids import Ids, SystemIds
+from topics.model import limits
+from topics.model.config import TopicConfig, make_config
+from topics.model.errors import (
+    BatchTooLarge,
+    CorruptRecord,
+    InvalidRequest,
+    NotFound,
+    StorageError,
+    StoreClosed,
+    Throttled,
+    TopicNotFound,
+    TopicsError,
+)
+from topics.model.record import Gap, Record
+from topics.rules.steady import Steady
+from topics.storage.commit import Background, Committer, run_checkpoint
+from topics.storage.opening import open_store
+from topics.storage.options import make_options
+from topics.storage.reader import FrameBatch, Slice, fetch, plan
+from topics.storage.store import Store
+from topics.storage.submission import Submission, WaitFirst
+from topics.storage.topic import Topic
+from topics.storage.walfile import WalFile
+
+T = TypeVar("T")
+
+_SLICE_RECORDS = 8192
+_SLICE_BYTES = 4 * 1024 * 1024
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What an append was given."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    count: int
+    ts: int
+    deduped: bool
+    """True: an earlier append under the same idempotency key was answered again, and nothing was appended."""
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    topic: str
+    epoch: int
+    """New at every re-creation: a cursor kept from before belongs to another topic."""
+    head_seq: int
+    earliest_seq: int
+    """First live seq; head_seq + 1 where none is."""
+    evict_floor: int
+    """Everything below it was lost to a cap or to age."""
+    count: int
+    bytes: int
+    created_ts: int
+    last_write_ts: int | None
+    config: TopicConfig
+    segments: int
+    read_only: bool
+    """Its WAL shard stopped after a failed write; reopen the store to write again."""
+
+    @property
+    def next_seq(self) -> int:
+        return self.head_seq + 1
+
+
+class Log:
+    """A data directory, open. Close it, or use it as a context manager: a clean close makes the next open instant."""
+
+    def __init__(self, fs: Fs, path: str, clock: Clock, ids: Ids, **options: Any) -> None:
+        self._lock = threading.Lock()
+        steady = SteadyClock(clock, Steady())
+        self._store: Store = open_store(fs, path, make_options(options), steady, ids, self._lock)
+        self._committer = Committer(self._store, self._lock)
+        self._background = Background(self._store, self._committer)
+        self.path = path
+        self.store_id = self._store.store_id
+        self.recovery_report: list[str] = list(self._store.report)
+        """What recovery found worth saying: skipped snapshots, salvaged damage, things set aside. Usually empty."""
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, **config: Any) -> bool:
+        """Create a topic; True if it is new. One that exists gets the given config, as a PUT would give it."""
+        wanted = make_config(config)
+        submission = self._call(lambda: self._store.create(topic, wanted))
+        if submission is not None:
+            self._committer.wait(submission)
+            return True
+        self._update(topic, wanted)
+        return False
+
+    def configure(self, topic: str, **changes: Any) -> TopicConfig:
+        """Change some config fields, keep the rest. Tighter caps bite at once; relaxed ones bring nothing back."""
+        with self._lock:
+            known = msgspec.to_builtins(self._store.topic(topic).ordered.config)
+        if "durable" in changes and "durability" not in changes:
+            known["durability"] = None
+        wanted = make_config({**known, **changes})
+        self._update(topic, wanted)
+        return wanted
+
+    def _update(self, topic: str, config: TopicConfig) -> None:
+        self._settle(lambda: self._store.configure(topic, config))
+        self._sweep(topic)
+
+    def drop(self, topic: str, *, if_empty: bool = False) -> bool:
+        """End a topic and all its records; False if there is none. The name may be created again, as a new topic."""
+        submission = self._settle(lambda: self._store.drop(topic, if_empty))
+        if submission is not None:
+            self._background.checkpoint_now.set()
+        return submission is not None
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            self._store.check_open()
+            return sorted(self._store.topics)
+
+    def info(self, topic: str) -> TopicInfo:
+        self._sweep(topic)
+        with self._lock:
+            found = self._store.topic(topic)
+            return TopicInfo(
+                topic=found.name,
+                epoch=found.epoch,
+                head_seq=found.head,
+                earliest_seq=found.earliest_seq,
+                evict_floor=found.involuntary_floor + 1,
+                count=found.live,
+                bytes=found.bytes,
+                created_ts=found.created_ts,
+                last_write_ts=found.last_ts or None,
+                config=found.config,
+                segments=len(found.segments),
+                read_only=self._store.shard_for(found).failed is not None,
+            )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        records: Sequence[Any],
+        *,
+        idempotency_key: str | None = None,
+        node: str | None = None,
+    ) -> Appended:
+        """Append a batch, whole or not at all; returns when the topic's class is satisfied.
+
+        A record is a mapping with `data` (any JSON value, or JSON text as bytes) and, if wanted, `tag`, `node`, `key`
+        and `meta`. WriteFailed means the outcome is unknown until the store is reopened; with an idempotency key the
+        append may then simply be repeated.
+        """
+        _check_batch(records, idempotency_key)
+        prepared = prepare(records, default_node=node)
+        append = self._call(lambda: self._store.append(topic, prepared, idempotency_key))
+        if append.submission is not None:
+            self._committer.wait(append.submission)
+        return Appended(topic, append.first_seq, append.last_seq, append.count, append.ts, append.deduped)
+
+    def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
+        """Delete for good: everything below `before_seq`, records whose `tag` is equal (or begins, with a `*` at its
+        end), or, with both, those among the first. Silent for readers."""
+        if before_seq is None and tag is None:
+            raise InvalidRequest("say what to delete: before_seq=, tag= or both")
+        if before_seq is not None and not 0 <= before_seq < 1 << 64:
+            raise InvalidRequest(f"before_seq is {before_seq}; it must lie in 0..2^64-1")
+        match = None if tag is None else _selector(tag)
+        submission, died = self._call(lambda: self._store.delete(topic, before_seq, match))
+        if submission is not None:
+            self._committer.wait(submission)
+        with self._lock:
+            found = self._store.topic(topic)
+            return Deleted(topic, died(), found.earliest_seq, found.head)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, topic: str, from_seq: int = 0, limit: int | None = None) -> Iterator[Record | Gap]:
+        """Records after `from_seq`, up to the head of this moment, and a Gap wherever some were lost."""
+        left = limit
+        for item in self.read_batches(topic, from_seq, limit):
+            if isinstance(item, Gap):
+                yield item
+                continue
+            records = item.records()
+            if left is not None:
+                records = records[:left]
+                left -= len(records)
+            yield from records
+            if left == 0:
+                return
+
+    def read_batches(
+        self, topic: str, from_seq: int = 0, limit: int | None = None, bytes_max: int = _SLICE_BYTES
+    ) -> Iterator[FrameBatch | Gap]:
+        """The same as verified frames: a buffer and its index, for those who parse records themselves. A batch may
+        hold dead seqs, which its mask tells; `limit` bounds the size of one batch."""
+        if not 0 <= from_seq < 1 << 64:
+            raise InvalidRequest(f"from_seq is {from_seq}; it must lie in 0..2^64-1")
+        self._sweep(topic)
+        with self._lock:
+            found = self._store.topic(topic)
+            end = found.head + 1
+            cursor = from_seq
+            recreated = Gap(1, found.head, "recreated") if from_seq > found.head else None
+            if recreated is not None:
+                cursor = found.earliest_seq - 1
+        return self._batches(found, cursor, end, min(limit or _SLICE_RECORDS, _SLICE_RECORDS), bytes_max, recreated)
+
+    def _batches(
+        self, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int, recreated: Gap | None
+    ) -> Iterator[FrameBatch | Gap]:
+        if recreated is not None:
+            yield recreated
+        while True:
+            with self._lock:
+                self._store.check_open()
+                part = plan(topic, cursor, end, count_max)
+            if part is None:
+                return
+            if isinstance(part, Gap):
+                cursor = part.gap_to
+                yield part
+                continue
+            try:
+                for item in fetch(self._store.handles, part, bytes_max):
+                    if isinstance(item, Gap):
+                        if self._moved(topic, part, item.gap_from):
+                            break
+                        cursor = item.gap_to
+                    else:
+                        cursor = item.first_seq + item.count - 1
+                    yield item
+            except FileNotFoundError as error:
+                self._explain_missing(topic, part, error)
+
+    def _moved(self, topic: Topic, part: Slice, seq: int) -> bool:
+        """True if the record left the WAL while it was read there: the file may have been recycled since."""
+        if not isinstance(part.source, WalFile):
+            return False
+        with self._lock:
+            return topic.copied >= seq or seq in topic.dead
+
+    def _explain_missing(self, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
+        """A file that was dropped while it was read is no trouble; any other absent one is."""
+        with self._lock:
+            if self._store.by_id.get(topic.id) is not topic:
+                raise TopicNotFound(topic.name) from None
+            again = plan(topic, part.first_seq - 1, part.first_seq + 1, 1)
+        if isinstance(again, Slice) and again.segment is not None and part.segment is not None:
+            raise StorageError(f"a segment of topic {topic.name!r} is missing: {error}", path=error.filename) from error
+
+    def get(self, topic: str, seq: int) -> Record:
+        """One record; NotFound if it is gone or not there yet, CorruptRecord if its bytes fail their check."""
+        for _ in range(2):
+            with self._lock:
+                found = self._store.topic(topic)
+                part = None
+                if 0 < seq <= found.head and seq not in found.dead:
+                    part = plan(found, seq - 1, seq + 1, 1)
+            if not isinstance(part, Slice) or part.first_seq != seq:
+                break
+            item = next(fetch(self._store.handles, part, _SLICE_BYTES))
+            if isinstance(item, FrameBatch):
+                return item.records()[0]
+            if not self._moved(found, part, seq):
+                where = part.segment.path("data") if part.segment is not None else part.source
+                path = where if isinstance(where, str) else getattr(where, "path", "")
+                raise CorruptRecord(path, 0, f"record {seq} of topic {topic!r} fails its check", seq=seq)
+        raise NotFound(f"topic {topic!r} has no live record {seq}", topic=topic, seq=seq)
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> bool:
+        """Copy the WAL into segments now. Happens by itself; False if a part failed and will be tried again."""
+        with self._lock:
+            self._store.check_open()
+        return run_checkpoint(self._store, self._committer)
+
+    def close(self) -> None:
+        """Stop, write everything out, and let go of the directory."""
+        with self._lock:
+            if self._store.closed:
+                return
+            self._store.closed = True
+        self._background.stop()
+        try:
+            self._drain()
+            run_checkpoint(self._store, self._committer, clean=True)
+        finally:
+            self._store.release()
+
+    def _drain(self) -> None:
+        for shard in self._store.shards:
+            while True:
+                with self._lock:
+                    last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
+                    sync = shard.take_sync() if not shard.queue else None
+                if sync is not None:
+                    sync.run()
+                    with self._lock:
+                        shard.finish_sync(sync)
+                elif last is not None:
+                    self._committer.wait_settled(last)
+                else:
+                    break
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _call(self, ask: Callable[[], T]) -> T:
+        """Ask the store under the lock; where the answer depends on something under way, wait and ask again."""
+        while True:
+            try:
+                with self._lock:
+                    return ask()
+            except WaitFirst as first:
+                self._committer.wait_settled(first.submission)
+            except Throttled as full:
+                if "shard" not in full.facts:
+                    raise
+                self._committer.wait_room(self._store.shards[full.facts["shard"]])
+
+    def _settle(self, ask: Callable[[], Submission | None]) -> Submission | None:
+        submission = self._call(ask)
+        if submission is not None:
+            self._committer.wait(submission)
+        return submission
+
+    def _sweep(self, topic: str) -> None:
+        with self._lock:
+            submission = self._store.sweep(self._store.topic(topic))
+        if submission is not None:
+            self._committer.wait_settled(submission)
+
+
+def _check_batch(records: Sequence[Any], key: str | None) -> None:
+    if isinstance(records, (dict, str, bytes)) or not hasattr(records, "__len__"):
+        raise InvalidRequest(f"records is a {type(records).__name__}; give a list of mappings with 'data'")
+    if not len(records):
+        raise InvalidRequest("records is empty; an append needs at least one")
+    if len(records) > limits.RECORDS_PER_APPEND:
+        raise BatchTooLarge(f"{len(records)} records are more than the {limits.RECORDS_PER_APPEND} of one append")
+    if key is not None and (not isinstance(key, str) or len(key.encode()) > limits.IDEMPOTENCY_KEY_BYTES):
+        raise InvalidRequest(f"the idempotency key must be text of at most {limits.IDEMPOTENCY_KEY_BYTES} bytes")
+
+
+def _selector(tag: str) -> Selector:
+    if not isinstance(tag, str):
+        raise InvalidRequest(f"tag is a {type(tag).__name__}; it must be text")
+    return Selector(SelectorOp.GLOB, tag[:-1]) if tag.endswith("*") else Selector(SelectorOp.EQ, tag)
+
+
+def open(path: str | os.PathLike[str], **options: Any) -> Log:
+    """Open a data directory, making it if need be. Options are the fields of `StoreOptions`, as keywords."""
+    options.setdefault("wal_shards", min(os.cpu_count() or 1, 8))
+    return Log(OsFs(), os.path.abspath(os.fspath(path)), SystemClock(), SystemIds(), **options)
+
+
+__all__ = ["Appended", "Deleted", "Log", "StoreClosed", "TopicInfo", "TopicsError", "open"]

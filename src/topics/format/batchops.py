@@ -1,0 +1,304 @@
+"""The functions that work on whole batches, in Python: the readable twin of `kernel.pyx`, and its stand-in.
+
+`buf` is any contiguous buffer. `entries` are 20 bytes each (segment.py); a position in `buf` is an entry's offset
+minus `base`. `layout` says what the entries point at: WAL frames or segment frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from topics.format import frame, segment
+from topics.format.checksum import Buffer
+from topics.format.checksum import portable as xxh3_64
+from topics.format.envelope import BadEnvelope, accounted_bytes, split_envelope
+from topics.format.frame import BadFrame
+from topics.format.jsontext import compact_json
+from topics.format.prepare import prepare
+from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
+from topics.format.walscan import find_frames, find_sync_marks, scan_wal
+from topics.model import limits
+
+__all__ = [
+    "SEGMENT_LAYOUT",
+    "WAL_LAYOUT",
+    "collect_tags",
+    "compact_json",
+    "find_frames",
+    "find_sync_marks",
+    "make_records",
+    "prepare",
+    "rebase",
+    "rebuild_idx",
+    "restamp",
+    "scan_wal",
+    "split_envelope",
+    "stamp",
+    "verify",
+    "xxh3_64",
+]
+
+WAL_LAYOUT: Final = 0
+SEGMENT_LAYOUT: Final = 1
+
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+_PLACE: Final = struct.Struct("<II")
+_STAMP: Final = struct.Struct("<BQQQ")
+_NO_BYTES: Final = bytes(3)
+
+
+def _check_entries(entries: Buffer, start_index: int, count: int) -> None:
+    if start_index < 0 or count < 0 or (start_index + count) * ENTRY_SIZE > len(entries):
+        raise ValueError(f"entries {start_index}..{start_index + count} lie outside {len(entries)} bytes of entries")
+
+
+def _check_dead(dead: bytes | None, count: int) -> None:
+    if dead is not None and len(dead) < count:
+        raise ValueError(f"{len(dead)} bytes of dead flags do not cover {count} entries")
+
+
+def _check_layout(layout: int) -> None:
+    if layout not in (WAL_LAYOUT, SEGMENT_LAYOUT):
+        raise ValueError(f"layout {layout} is unknown")
+
+
+def stamp(
+    frames: bytearray,
+    entries: bytearray,
+    count: int,
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    durable: bool,
+    more_last: bool,
+) -> None:
+    """Fill in what `prepare` could not know: topic, seqs, time, class, the borders of the submission, checksums."""
+    _check_entries(entries, 0, count)
+    if first_seq + count > 1 << 64:
+        raise OverflowError("seqs have 64 bits")
+    for i in range(count):
+        offset, length = _PLACE.unpack_from(entries, i * ENTRY_SIZE)
+        if length < frame.OVERHEAD or offset + length > len(frames):
+            raise ValueError(f"entry {i} points outside the frames")
+    with memoryview(frames) as view:
+        for i in range(count):
+            offset, length, _ts, flags, _accounted = ENTRY.unpack_from(entries, i * ENTRY_SIZE)
+            end = offset + length
+            flags &= frame.TAG | frame.NODE
+            if durable:
+                flags |= frame.DURABLE
+            if more_last or i < count - 1:
+                flags |= frame.MORE
+            _STAMP.pack_into(view, offset + 5, flags, topic_id, first_seq + i, ts)
+            _U64.pack_into(view, end - 8, xxh3_64(view[offset + 4 : end - 8]))
+            _U64.pack_into(entries, i * ENTRY_SIZE + 8, ts)
+
+
+def rebase(entries: bytearray, start_index: int, count: int, delta: int) -> None:
+    """Move `count` entries by `delta` bytes. All of them or, with OverflowError, none."""
+    _check_entries(entries, start_index, count)
+    places = range(start_index * ENTRY_SIZE, (start_index + count) * ENTRY_SIZE, ENTRY_SIZE)
+    moved = [_U32.unpack_from(entries, place)[0] + delta for place in places]
+    if moved and not 0 <= min(moved) <= max(moved) <= 0xFFFF_FFFF:
+        raise OverflowError("an offset does not fit into 32 bits")
+    for place, offset in zip(places, moved, strict=True):
+        _U32.pack_into(entries, place, offset)
+
+
+def restamp(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    topic_id: int,
+    dead: bytes | None,
+    data_out: bytearray,
+    idx_out: bytearray,
+    data_base: int = 0,
+) -> int:
+    """Copy WAL Append frames as segment frames to the end of `data_out`, their entries to the end of `idx_out`.
+
+    `data_out` begins at offset `data_base` of its file. Each frame is verified first; the result is the number copied:
+    `count`, or the index of the first bad one. A record with dead[i] != 0, and a hole, becomes a hole entry.
+    OverflowError, and both outputs as they were, if an offset would not fit into 32 bits.
+    """
+    _check_entries(entries, start_index, count)
+    _check_dead(dead, count)
+    view = memoryview(buf)
+    lengths_before = len(data_out), len(idx_out)
+    for i in range(count):
+        offset, length, ts, entry_flags, accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        position = data_base + len(data_out)
+        is_hole = bool(entry_flags & HOLE) or length == 0
+        grows_by = 0
+        if not is_hole:
+            if _wal_fault(view, offset, length, first_seq + i, topic_id):
+                return i
+            frame_len, _kind, flags, _topic_id, seq, ts, node_len, tag_len, data_len = frame.HEAD.unpack_from(
+                view, offset
+            )
+            is_hole = dead is not None and dead[i] != 0
+            grows_by = 0 if is_hole else length - 8
+        if position + grows_by > 0xFFFF_FFFF:
+            del data_out[lengths_before[0] :]
+            del idx_out[lengths_before[1] :]
+            raise OverflowError("a segment stays below 4 GiB")
+        if is_hole:
+            idx_out += ENTRY.pack(position, 0, ts, HOLE, _NO_BYTES)
+            continue
+        flags &= segment.TAG | segment.NODE
+        head = segment.HEAD.pack(frame_len - 8, flags, seq, ts, node_len, tag_len, data_len)
+        covered = head + view[offset + frame.HEADER : offset + length - 8]
+        data_out += covered
+        data_out += _U64.pack(xxh3_64(memoryview(covered)[4:]))
+        data_out.append(0)
+        idx_out += ENTRY.pack(position, length - 8, ts, flags, accounted)
+    return count
+
+
+def _wal_fault(view: memoryview, at: int, length: int, seq: int, topic_id: int) -> bool:
+    if at < 0 or length < frame.OVERHEAD or at + length > len(view):
+        return True
+    frame_len, kind, _flags, found_topic, found_seq, _ts, node_len, tag_len, data_len = frame.HEAD.unpack_from(view, at)
+    return bool(
+        frame_len + 4 != length
+        or length != frame.OVERHEAD + node_len + tag_len + data_len
+        or kind != frame.Kind.APPEND
+        or found_topic != topic_id
+        or found_seq != seq
+        or _U64.unpack_from(view, at + length - 8)[0] != xxh3_64(view[at + 4 : at + length - 8])
+    )
+
+
+def _segment_fault(view: memoryview, at: int, length: int, seq: int, _topic_id: int) -> bool:
+    if at < 0 or length < segment.OVERHEAD or at + length > len(view):
+        return True
+    frame_len, _flags, found_seq, _ts, node_len, tag_len, data_len = segment.HEAD.unpack_from(view, at)
+    return bool(
+        frame_len + 4 != length
+        or length != segment.OVERHEAD + node_len + tag_len + data_len
+        or found_seq != seq
+        or _U64.unpack_from(view, at + length - 9)[0] != xxh3_64(view[at + 4 : at + length - 9])
+    )
+
+
+def verify(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, first_seq: int, layout: int, topic_id: int, base: int
+) -> int:
+    """Index of the first entry whose frame is not whole, not of this seq (WAL: of this topic), or `count`.
+
+    Holes pass.
+    """
+    _check_entries(entries, start_index, count)
+    _check_layout(layout)
+    view = memoryview(buf)
+    fault = _wal_fault if layout == WAL_LAYOUT else _segment_fault
+    for i in range(count):
+        offset, length, _ts, flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        if flags & HOLE or length == 0:
+            continue
+        if fault(view, offset - base, length, first_seq + i, topic_id):
+            return i
+    return count
+
+
+def _parts(view: memoryview, at: int, length: int, layout: int) -> tuple[int, int, int, int, int]:
+    """(flags, ts, start of node, of tag, of body) of the frame at `at`; ValueError if it does not lie in the buffer."""
+    header, overhead = (frame.HEADER, frame.OVERHEAD) if layout == WAL_LAYOUT else (segment.HEADER, segment.OVERHEAD)
+    if at < 0 or length < overhead or at + length > len(view):
+        raise ValueError("an entry points outside the buffer")
+    if layout == WAL_LAYOUT:
+        _len, _kind, flags, _topic_id, _seq, ts, node_len, tag_len, data_len = frame.HEAD.unpack_from(view, at)
+    else:
+        _len, flags, _seq, ts, node_len, tag_len, data_len = segment.HEAD.unpack_from(view, at)
+    if length != overhead + node_len + tag_len + data_len:
+        raise ValueError("a frame's lengths do not match its entry")
+    tag_at = at + header + node_len
+    return flags, ts, at + header, tag_at, tag_at + tag_len
+
+
+def make_records(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+    record_type: Callable[..., Any],
+) -> list[Any]:
+    """A record of each entry that is neither a hole nor dead. Frames are not verified: call `verify` first."""
+    _check_entries(entries, start_index, count)
+    _check_dead(dead, count)
+    _check_layout(layout)
+    view = memoryview(buf)
+    tail = 8 if layout == WAL_LAYOUT else 9
+    records = []
+    for i in range(count):
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        if entry_flags & HOLE or length == 0 or (dead is not None and dead[i]):
+            continue
+        at = offset - base
+        flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)
+        tag = str(view[tag_at:body_at], "utf-8") if flags & frame.TAG else None
+        node = str(view[node_at:tag_at], "utf-8") if flags & frame.NODE else None
+        key, meta, data = split_envelope(bytes(view[body_at : at + length - tail]))
+        records.append(record_type(first_seq + i, ts, tag, node, key, meta, data))
+    return records
+
+
+def collect_tags(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
+) -> list[bytes | None]:
+    """The tag of each entry, None for a hole or a record without one."""
+    _check_entries(entries, start_index, count)
+    _check_layout(layout)
+    view = memoryview(buf)
+    tags: list[bytes | None] = []
+    for i in range(count):
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        tag = None
+        if length and not entry_flags & HOLE:
+            flags, _frame_ts, _node_at, tag_at, body_at = _parts(view, offset - base, length, layout)
+            if flags & frame.TAG:
+                tag = bytes(view[tag_at:body_at])
+        tags.append(tag)
+    return tags
+
+
+def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]:
+    """The `.idx` of a `.data`: (its bytes, end of the last valid frame, number of entries).
+
+    Stops at the first frame that is not valid, goes back in seqs, leaves a gap larger than limits.HOLE_RUN, or would
+    make the `.idx` longer than segment.IDX_BYTES_MAX.
+    """
+    view = memoryview(data)
+    if not 0 <= end <= len(view):
+        raise ValueError(f"end {end} lies outside a buffer of {len(view)} bytes")
+    if end > 0xFFFF_FFFF:
+        raise OverflowError("a segment stays below 4 GiB")
+    idx = bytearray()
+    at = 0
+    expected = first_seq
+    last_ts = 0
+    while at < end:
+        try:
+            frame_len, flags, seq, ts, node_len, tag_len, _data_len = segment.check_segment_frame(view, at, end)
+            gap = seq - expected
+            if not 0 <= gap <= limits.HOLE_RUN or len(idx) + (gap + 1) * ENTRY_SIZE > segment.IDX_BYTES_MAX:
+                break
+            frame_end = at + 4 + frame_len
+            accounted = accounted_bytes(bytes(view[at + segment.HEADER + node_len + tag_len : frame_end - 9]))
+        except (BadFrame, BadEnvelope):
+            break
+        idx += ENTRY.pack(at, 0, last_ts, HOLE, _NO_BYTES) * gap
+        idx += segment.encode_entry(at, frame_end - at, ts, flags & 3, accounted)
+        at = frame_end
+        expected = seq + 1
+        last_ts = ts
+    return bytes(idx), at, len(idx) // ENTRY_SIZE

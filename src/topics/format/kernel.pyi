@@ -1,0 +1,60 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from topics.format.checksum import Buffer
+from topics.format.prepared import Prepared, WalScan
+
+def xxh3_64(buf: Buffer) -> int: ...
+def compact_json(text: bytes, depth_max: int) -> bytes: ...
+def split_envelope(body: bytes) -> tuple[str | None, bytes | None, bytes]: ...
+def prepare(
+    records: Sequence[Mapping[str, Any]],
+    *,
+    default_node: str | None = None,
+    checked: bool = False,
+    strict_fields: bool = True,
+) -> Prepared: ...
+def stamp(
+    frames: bytearray,
+    entries: bytearray,
+    count: int,
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    durable: bool,
+    more_last: bool,
+) -> None: ...
+def rebase(entries: bytearray, start_index: int, count: int, delta: int) -> None: ...
+def scan_wal(buf: Buffer, start: int, end: int, entries: bytearray) -> WalScan: ...
+def find_sync_marks(buf: Buffer, start: int, end: int, file_number: int) -> list[tuple[int, int]]: ...
+def find_frames(buf: Buffer, start: int, end: int) -> int: ...
+def restamp(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    topic_id: int,
+    dead: bytes | None,
+    data_out: bytearray,
+    idx_out: bytearray,
+    data_base: int = 0,
+) -> int: ...
+def verify(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, first_seq: int, layout: int, topic_id: int, base: int
+) -> int: ...
+def make_records(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+    record_type: Callable[..., Any],
+) -> list[Any]: ...
+def collect_tags(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
+) -> list[bytes | None]: ...
+def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]: ...

@@ -1,0 +1,302 @@
+# Strict JSON: check, count, compact. The twin of jsontext.py.
+
+cdef enum:
+    # Numbers of jsontext.WHYS.
+    JSON_OK = -1
+    NOT_UTF8 = 0
+    ENDS_EARLY = 1
+    UNEXPECTED = 2
+    BAD_NUMBER = 3
+    NOT_CLOSED = 4
+    CONTROL = 5
+    BAD_ESCAPE = 6
+    TOO_DEEP = 7
+    TRAILING = 8
+
+cdef enum:
+    # What may come next.
+    WANT_VALUE
+    WANT_VALUE_OR_CLOSE
+    WANT_KEY
+    WANT_KEY_OR_CLOSE
+    WANT_COLON
+    WANT_COMMA_OR_CLOSE
+
+cdef struct JsonScan:
+    Py_ssize_t position  # of the fault
+    Py_ssize_t spaces    # bytes that compaction removes
+    Py_ssize_t keys      # of the outermost object
+
+
+cdef inline bint is_space(uint8_t c) noexcept nogil:
+    return c == 0x20 or c == 0x0A or c == 0x0D or c == 0x09
+
+
+cdef inline bint is_digit(uint8_t c) noexcept nogil:
+    return <uint8_t>(c - 0x30) < 10
+
+
+cdef inline int hex_value(uint8_t c) noexcept nogil:
+    if is_digit(c):
+        return c - 0x30
+    c |= 0x20
+    return c - 0x57 if 0x61 <= c <= 0x66 else -1
+
+
+cdef inline int hex4(const uint8_t* p, Py_ssize_t left) noexcept nogil:
+    """The value of four hex digits, or -1."""
+    cdef int value = 0, digit, i
+    if left < 4:
+        return -1
+    for i in range(4):
+        digit = hex_value(p[i])
+        if digit < 0:
+            return -1
+        value = value << 4 | digit
+    return value
+
+
+cdef Py_ssize_t escape_size(const uint8_t* p, Py_ssize_t left) noexcept nogil:
+    """Length of the escape that begins at the backslash `p`, both halves of a surrogate pair, or 0 if it is bad."""
+    cdef int value
+    cdef uint8_t c
+    if left < 2:
+        return 0
+    c = p[1]
+    if c == 0x22 or c == 0x5C or c == 0x2F or c == 0x62 or c == 0x66 or c == 0x6E or c == 0x72 or c == 0x74:
+        return 2
+    if c != 0x75:
+        return 0
+    value = hex4(p + 2, left - 2)
+    if value < 0 or 0xDC00 <= value <= 0xDFFF:
+        return 0
+    if value < 0xD800 or value > 0xDFFF:
+        return 6
+    if left < 8 or p[6] != 0x5C or p[7] != 0x75:
+        return 0
+    value = hex4(p + 8, left - 8)
+    return 12 if 0xDC00 <= value <= 0xDFFF else 0
+
+
+cdef inline Py_ssize_t plain_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    """The first quote, backslash or control character at or after `at`, or `size`."""
+    cdef uint64_t word, special
+    while at + 8 <= size:
+        # Eight bytes at once. The lowest bit found is exact; borrows can only fake hits above a real one.
+        word = load64(p + at)
+        special = (word - 0x2020202020202020U) & ~word
+        special |= ((word ^ 0x2222222222222222U) - 0x0101010101010101U) & ~(word ^ 0x2222222222222222U)
+        special |= ((word ^ 0x5C5C5C5C5C5C5C5CU) - 0x0101010101010101U) & ~(word ^ 0x5C5C5C5C5C5C5C5CU)
+        special &= 0x8080808080808080U
+        if special:
+            return at + (__builtin_ctzll(special) >> 3)
+        at += 8
+    while at < size and p[at] >= 0x20 and p[at] != 0x22 and p[at] != 0x5C:
+        at += 1
+    return at
+
+
+cdef inline int string_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size) noexcept nogil:
+    """Move from the opening quote behind the closing one; at a fault to the fault."""
+    cdef Py_ssize_t at = place[0] + 1
+    cdef Py_ssize_t step
+    while True:
+        at = plain_end(p, at, size)
+        if at == size:
+            return NOT_CLOSED
+        if p[at] == 0x22:
+            place[0] = at + 1
+            return JSON_OK
+        if p[at] != 0x5C:
+            place[0] = at
+            return CONTROL
+        step = escape_size(p + at, size - at)
+        if step == 0:
+            place[0] = at
+            return BAD_ESCAPE
+        at += step
+
+
+cdef inline Py_ssize_t number_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    """End of the number at `at`, or -1."""
+    cdef Py_ssize_t try_at
+    if p[at] == 0x2D:
+        at += 1
+        if at == size or not is_digit(p[at]):
+            return -1
+    if p[at] == 0x30:
+        at += 1
+    else:
+        while at < size and is_digit(p[at]):
+            at += 1
+    if at + 1 < size and p[at] == 0x2E and is_digit(p[at + 1]):
+        at += 2
+        while at < size and is_digit(p[at]):
+            at += 1
+    if at < size and p[at] | 0x20 == 0x65:
+        try_at = at + 1
+        if try_at < size and (p[try_at] == 0x2B or p[try_at] == 0x2D):
+            try_at += 1
+        if try_at < size and is_digit(p[try_at]):
+            at = try_at + 1
+            while at < size and is_digit(p[at]):
+                at += 1
+    return at
+
+
+cdef inline int scalar_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t at = place[0]
+    cdef uint8_t c = p[at]
+    if c == 0x22:
+        return string_end(p, place, size)
+    if c == 0x2D or is_digit(c):
+        at = number_end(p, at, size)
+        if at < 0:
+            return BAD_NUMBER
+        place[0] = at
+        return JSON_OK
+    if c == 0x74 and size - at >= 4 and memcmp(p + at, b"true", 4) == 0:
+        place[0] = at + 4
+        return JSON_OK
+    if c == 0x6E and size - at >= 4 and memcmp(p + at, b"null", 4) == 0:
+        place[0] = at + 4
+        return JSON_OK
+    if c == 0x66 and size - at >= 5 and memcmp(p + at, b"false", 5) == 0:
+        place[0] = at + 5
+        return JSON_OK
+    return UNEXPECTED
+
+
+cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found) noexcept nogil:
+    """JSON_OK, or the number of the fault, with its position in `found`."""
+    cdef uint64_t objects[17]  # one bit per open bracket, 1025 levels: set = object
+    cdef Py_ssize_t at = 0, depth = 0
+    cdef int expect = WANT_VALUE, why
+    cdef uint8_t c, close
+    found.spaces = 0
+    found.keys = 0
+    objects[0] = 0
+    found.position = bad_utf8(p, size)
+    if found.position >= 0:
+        return NOT_UTF8
+    while True:
+        while at < size and is_space(p[at]):
+            at += 1
+            found.spaces += 1
+        found.position = at
+        if at == size:
+            return ENDS_EARLY
+        c = p[at]
+        if expect == WANT_KEY or expect == WANT_KEY_OR_CLOSE:
+            if c == 0x22:
+                why = string_end(p, &at, size)
+                if why != JSON_OK:
+                    found.position = at
+                    return why
+                found.keys += depth == 1
+                if at < size and p[at] == 0x3A:
+                    at += 1
+                    expect = WANT_VALUE
+                else:
+                    expect = WANT_COLON
+                continue
+            if expect == WANT_KEY or c != 0x7D:
+                return UNEXPECTED
+            depth -= 1
+            at += 1
+        elif expect == WANT_COLON:
+            if c != 0x3A:
+                return UNEXPECTED
+            at += 1
+            expect = WANT_VALUE
+            continue
+        elif expect == WANT_COMMA_OR_CLOSE:
+            if objects[depth >> 6] >> (depth & 63) & 1:
+                close = 0x7D
+                expect = WANT_KEY
+            else:
+                close = 0x5D
+                expect = WANT_VALUE
+            if c == 0x2C:
+                at += 1
+                continue
+            if c != close:
+                return UNEXPECTED
+            depth -= 1
+            at += 1
+        elif expect == WANT_VALUE_OR_CLOSE and c == 0x5D:
+            depth -= 1
+            at += 1
+        elif c == 0x7B or c == 0x5B:
+            if depth == depth_max:
+                return TOO_DEEP
+            depth += 1
+            at += 1
+            if depth & 63 == 0:
+                objects[depth >> 6] = 0
+            if c == 0x7B:
+                objects[depth >> 6] |= <uint64_t>1 << (depth & 63)
+                expect = WANT_KEY_OR_CLOSE
+            else:
+                objects[depth >> 6] &= ~(<uint64_t>1 << (depth & 63))
+                expect = WANT_VALUE_OR_CLOSE
+            continue
+        else:
+            why = scalar_end(p, &at, size)
+            if why != JSON_OK:
+                found.position = at
+                return why
+        if depth:
+            expect = WANT_COMMA_OR_CLOSE
+            continue
+        while at < size and is_space(p[at]):
+            at += 1
+            found.spaces += 1
+        found.position = at
+        return JSON_OK if at == size else TRAILING
+
+
+cdef void copy_compact(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept nogil:
+    """Copy a checked text without its insignificant whitespace."""
+    cdef Py_ssize_t at = 0, end
+    while at < size:
+        if p[at] == 0x22:
+            end = at + 1
+            while p[end] != 0x22:
+                end += 2 if p[end] == 0x5C else 1
+            end += 1
+            memcpy(out, p + at, end - at)
+            out += end - at
+            at = end
+            continue
+        if not is_space(p[at]):
+            out[0] = p[at]
+            out += 1
+        at += 1
+
+
+def compact_json(text, depth_max):
+    cdef Py_buffer view
+    cdef JsonScan found
+    cdef Py_ssize_t depth
+    cdef int why
+    cdef bytes compact
+    if not 0 <= depth_max <= DEPTH_LIMIT:
+        raise ValueError(f"depth_max is {depth_max}; it must lie in 0..{DEPTH_LIMIT}")
+    depth = depth_max
+    PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
+    try:
+        if view.len >= RELEASE_GIL_BYTES:
+            with nogil:
+                why = scan_json(<const uint8_t*>view.buf, view.len, depth, &found)
+        else:
+            why = scan_json(<const uint8_t*>view.buf, view.len, depth, &found)
+        if why != JSON_OK:
+            raise BadJson(found.position, WHYS[why])
+        if found.spaces == 0:
+            return text if type(text) is bytes else bytes(text)
+        compact = PyBytes_FromStringAndSize(NULL, view.len - found.spaces)
+        copy_compact(<const uint8_t*>view.buf, view.len, <uint8_t*>PyBytes_AS_STRING(compact))
+        return compact
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,81 @@
+"""The batch functions of this process: the kernel's where it was built, else their Python twins."""
+
+from __future__ import annotations
+
+import warnings
+from types import ModuleType
+from typing import Final
+
+from topics.format import batchops as reference
+from topics.format.batchops import SEGMENT_LAYOUT, WAL_LAYOUT
+
+kernel: ModuleType | None
+try:
+    from topics.format import kernel as _kernel
+except ImportError as _error:
+    kernel = None
+    from topics.format.batchops import (
+        collect_tags,
+        compact_json,
+        find_frames,
+        find_sync_marks,
+        make_records,
+        prepare,
+        rebase,
+        rebuild_idx,
+        restamp,
+        scan_wal,
+        split_envelope,
+        stamp,
+        verify,
+        xxh3_64,
+    )
+
+    warnings.warn(
+        f"topics runs without its compiled kernel ({_error}): batches are 10 to 50 times slower. "
+        "Install a C compiler and reinstall to build it.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+else:
+    kernel = _kernel
+    from topics.format.kernel import (
+        collect_tags,
+        compact_json,
+        find_frames,
+        find_sync_marks,
+        make_records,
+        prepare,
+        rebase,
+        rebuild_idx,
+        restamp,
+        scan_wal,
+        split_envelope,
+        stamp,
+        verify,
+        xxh3_64,
+    )
+
+KERNEL: Final[bool] = kernel is not None
+
+__all__ = [
+    "KERNEL",
+    "SEGMENT_LAYOUT",
+    "WAL_LAYOUT",
+    "collect_tags",
+    "compact_json",
+    "find_frames",
+    "find_sync_marks",
+    "kernel",
+    "make_records",
+    "prepare",
+    "rebase",
+    "rebuild_idx",
+    "reference",
+    "restamp",
+    "scan_wal",
+    "split_envelope",
+    "stamp",
+    "verify",
+    "xxh3_64",
+]

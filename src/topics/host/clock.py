@@ -1,0 +1,47 @@
+"""Two clocks, never confused: wall time says when, monotonic time says how long."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall time, ms since 1970. May be stepped in either direction by whoever sets the machine's clock."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Never goes back; its zero means nothing."""
+        ...
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+class Reading(Protocol):
+    """A rule that makes one time of what both clocks say; `topics.rules.steady.Steady` is the one we use."""
+
+    def read(self, wall_ms: int, monotonic_ns: int) -> int: ...
+
+
+class SteadyClock:
+    """A clock whose wall time has gone through a rule, so that one bad reading does not reach its users.
+
+    The rule comes from outside because it is pure and this package is not: neither imports the other.
+    """
+
+    def __init__(self, clock: Clock, rule: Reading) -> None:
+        self._clock = clock
+        self._rule = rule
+
+    def now_ms(self) -> int:
+        return self._rule.read(self._clock.now_ms(), self._clock.monotonic_ns())
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns()

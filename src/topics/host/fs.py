@@ -1,0 +1,355 @@
+"""The file system as we use it, and the real one.
+
+The seam is small so that a fake can be exact about it. Three rules carry every durability promise:
+
+- `write_at` may be short; `write_all` is the loop around it.
+- Bytes last after `sync` (or, for one range, after `write_at(dsync=True)`); names last after `sync_dir` of their
+  directory. Syncing a file does not keep its name.
+- After a failed `sync` nothing is known: the kernel may have marked the pages clean, so a later success proves nothing
+  about them.
+
+Errors are `OSError`s as the system gives them; `storage` translates them. Calls interrupted by a signal are retried by
+Python itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+BUFFERS_PER_WRITE: Final = 1024
+"""What Linux takes in one `pwritev` (IOV_MAX); the rest of a longer list is a short write."""
+
+_CLOSED: Final = (1 << 31) - 1
+"""The descriptor of a closed file: no process has it, so every call fails with EBADF. To some calls -1 means more."""
+
+_ZEROS: Final = memoryview(bytes(64 * 1024))
+
+
+class File(Protocol):
+    @property
+    def path(self) -> str:
+        """The path it was opened by; a rename does not change it."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Short only at the end of the file."""
+        ...
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], *, dsync: bool = False) -> int:
+        """Bytes written, perhaps fewer than given. With `dsync` the written range, and no other, is durable then."""
+        ...
+
+    def sync(self) -> None:
+        """Make the data durable, and the size needed to read it."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def allocate(self, size: int) -> None:
+        """Reserve blocks for the first `size` bytes; the file grows to that size if it was smaller."""
+        ...
+
+    def map(self) -> memoryview:
+        """A read-only mapping of the whole file as it is now; ValueError if it is empty."""
+        ...
+
+    def close(self) -> None:
+        """May be called again. A file that nobody holds any more is closed too."""
+        ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Fs(Protocol):
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        """FileNotFoundError without `create`; FileExistsError with `exclusive`. A new file has mode 0600."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Mode 0700. The parent must exist, the directory must not."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replaces a file at `target`."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the directory's entries durable: what was created, removed or renamed in it."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Hold the file at `path`, made if need be, against every other holder; BlockingIOError if there is one."""
+        ...
+
+    def identity(self, path: str) -> str:
+        """Stays the same exactly while the page cache under this directory does: no reboot, no new mount."""
+        ...
+
+
+def parent(path: str) -> str:
+    """The directory that holds `path`."""
+    return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
+
+
+def write_all(file: File, offset: int, buffers: Sequence[Buffer], dsync: bool = False) -> None:
+    """Write every byte, however short the single writes are. A write that makes no progress is an I/O error."""
+    left = sum(_nbytes(buffer) for buffer in buffers)
+    while left:
+        written = file.write_at(offset, buffers, dsync=dsync)
+        if written <= 0:
+            raise OSError(errno.EIO, "write made no progress", file.path)
+        offset += written
+        left -= written
+        if left:
+            buffers = _after(buffers, written)
+
+
+def read_exact(file: File, offset: int, size: int) -> bytes:
+    """`size` bytes, or EOFError if the file ends before them."""
+    data = file.read_at(offset, size)
+    if len(data) != size:
+        raise EOFError(f"{file.path} ends at byte {offset + len(data)}, before byte {offset + size}")
+    return data
+
+
+def read_file(fs: Fs, path: str) -> bytes:
+    file = fs.open(path)
+    try:
+        return read_exact(file, 0, file.size())
+    finally:
+        file.close()
+
+
+def replace_file(fs: Fs, path: str, data: Buffer) -> None:
+    """Put `data` at `path` so that a crash leaves either the old file or the new one, and a return the new one."""
+    tmp = path + ".tmp"
+    # A crash in the middle of a rename may have left both names on one file; writing into the old tmp would then
+    # destroy the very file that we replace. So it goes, and a new one is made.
+    if fs.exists(tmp):
+        fs.remove(tmp)
+    try:
+        file = fs.open(tmp, write=True, create=True, exclusive=True)
+        try:
+            write_all(file, 0, [data])
+            file.sync()
+        finally:
+            file.close()
+        fs.rename(tmp, path)
+    except OSError:
+        with suppress(OSError):
+            fs.remove(tmp)
+        raise
+    fs.sync_dir(parent(path))
+
+
+def zero_fill(file: File, size: int) -> None:
+    """Overwrite the first `size` bytes with zeros: real blocks, which sync faster than merely allocated ones."""
+    whole, rest = divmod(size, len(_ZEROS))
+    chunk = len(_ZEROS) * BUFFERS_PER_WRITE
+    for offset in range(0, whole * len(_ZEROS), chunk):
+        write_all(file, offset, [_ZEROS] * min(BUFFERS_PER_WRITE, whole - offset // len(_ZEROS)))
+    if rest:
+        write_all(file, whole * len(_ZEROS), [_ZEROS[:rest]])
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+
+
+def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What is left of `buffers` after their first `written` bytes."""
+    for index, buffer in enumerate(buffers):
+        size = _nbytes(buffer)
+        if written < size:
+            return [memoryview(buffer).cast("B")[written:], *buffers[index + 1 :]]
+        written -= size
+    return []
+
+
+class OsFs:
+    """The machine's own file system. Every descriptor is close-on-exec, so a started program inherits none."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        if create or exclusive:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        file = OsFile(path, os.open(path, flags | os.O_CLOEXEC, 0o600))
+        if stat.S_ISDIR(os.fstat(file.fd).st_mode):
+            file.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path, 0o700)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"pid=%d\n" % os.getpid(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return OsLock(fd)
+
+    def identity(self, path: str) -> str:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            boot = _read_text("/proc/sys/kernel/random/boot_id").strip()
+            for line in _read_text(f"/proc/self/fdinfo/{fd}").splitlines():
+                if line.startswith("mnt_id:"):
+                    return f"{boot} {line.split()[1]}"
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(fd)
+        # Without the kernel's word we must not claim that the cache survived: an identity that never comes again.
+        return f"unknown {os.urandom(16).hex()}"
+
+
+class OsFile:
+    """One descriptor. Calls release the GIL; offsets are explicit, so threads may share it."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self.fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            part = os.pread(self.fd, size - got, offset + got)
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        return b"".join(parts)
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], *, dsync: bool = False) -> int:
+        if len(buffers) > BUFFERS_PER_WRITE:
+            buffers = buffers[:BUFFERS_PER_WRITE]
+        if not dsync:
+            return os.pwritev(self.fd, buffers, offset)
+        if _RWF_DSYNC:
+            try:
+                return os.pwritev(self.fd, buffers, offset, _RWF_DSYNC)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+        written = os.pwritev(self.fd, buffers, offset)
+        _fdatasync(self.fd)
+        return written
+
+    def sync(self) -> None:
+        _fdatasync(self.fd)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self.fd, 0, size)
+
+    def map(self) -> memoryview:
+        # The mapping lives as long as any view of it; unlinking the file meanwhile is harmless.
+        if sys.version_info >= (3, 13):
+            # Without this every mapping keeps a descriptor of its own open.
+            return memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ, trackfd=False))
+        return memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsLock:
+    """A held `flock`. A forked child shares it: only the process that took it may end it for both."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pid = os.getpid()
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        if os.getpid() == self._pid:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+_RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+_fdatasync: Final = getattr(os, "fdatasync", os.fsync)
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()

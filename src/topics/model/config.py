@@ -1,0 +1,104 @@
+"""A topic's configuration: the fields of the contract, their defaults and their checks."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from topics.model import limits
+from topics.model.errors import InvalidRequest
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+
+
+class Durability(enum.IntEnum):
+    """Commit classes, weakest first. The order is meaningful: a stronger class keeps all a weaker one keeps."""
+
+    EPHEMERAL = 0
+    MEMORY = 1
+    DISK = 2
+    FSYNC = 3
+
+
+DurabilityName = Literal["ephemeral", "memory", "disk", "fsync"]
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Every field of the contract. Unknown fields are ignored, as on the wire."""
+
+    type: Literal["log", "queue"] = "log"
+    ttl_ms: int = 0
+    """Age limit by `ts`; 0 = off."""
+    cap_records: int = 0
+    """Live records kept; 0 = off."""
+    cap_bytes: int = 0
+    """Accounted bytes kept; 0 = off."""
+    discard: Literal["old", "reject"] = "old"
+    durable: bool = False
+    durability: DurabilityName | None = None
+    priority: int | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = 120_000
+    dedupe_node: bool = True
+    lease_ms: int = 30_000
+    claim_jitter_ms: int = 0
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+    @property
+    def commit_class(self) -> Durability:
+        if self.durability is not None:
+            return Durability[self.durability.upper()]
+        return Durability.FSYNC if self.durable else Durability.DISK
+
+    def resolved(self) -> TopicConfig:
+        """The config as it is stored and shown: `durability` filled in, clamped fields clamped."""
+        name: Any = self.commit_class.name.lower()
+        return msgspec.structs.replace(
+            self,
+            durability=name,
+            durable=name == "fsync",
+            lease_ms=min(max(self.lease_ms, 100), 86_400_000),
+            claim_jitter_ms=min(self.claim_jitter_ms, 5_000),
+        )
+
+
+_U64 = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "lease_ms", "claim_jitter_ms", "max_deliveries")
+FIELDS = frozenset(f.name for f in msgspec.structs.fields(TopicConfig))
+
+
+def make_config(fields: dict[str, Any]) -> TopicConfig:
+    """Check `fields` and return the resolved config, or raise InvalidRequest naming the field."""
+    unknown = sorted(set(fields) - FIELDS)
+    if unknown:
+        raise InvalidRequest(f"unknown config field {unknown[0]!r}; known: {', '.join(sorted(FIELDS))}")
+    try:
+        config = msgspec.convert(fields, TopicConfig, strict=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"bad topic config: {error}") from None
+    check_config(config)
+    return config.resolved()
+
+
+def check_config(config: TopicConfig) -> None:
+    for field in _U64:
+        value = getattr(config, field)
+        if not 0 <= value < 1 << 64:
+            raise InvalidRequest(f"config field {field!r} is {value}; it must lie in 0..2^64-1")
+    if config.priority is not None and not -(1 << 31) <= config.priority < 1 << 31:
+        raise InvalidRequest(f"config field 'priority' is {config.priority}; it must fit in 32 bits")
+    if config.dead_letter is not None:
+        check_topic_name(config.dead_letter, "config field 'dead_letter'")
+
+
+def check_topic_name(name: str, what: str = "topic name") -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"{what} {name!r} is not valid: 1 to {limits.TOPIC_NAME_BYTES} of A-Z a-z 0-9 . _ : -, "
+            "the first a letter or digit"
+        )

@@ -1,0 +1,55 @@
+"""Every limit that bounds memory or input, with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RECORDS_PER_APPEND: Final = 10_000
+"""One append is one submission held in memory whole; the wire promises the same number."""
+
+RECORDS_PER_BULK_APPEND: Final = 100_000
+"""The bulk body forms: still one submission, of at most one body."""
+
+RECORD_BYTES: Final = 1_048_576
+"""`data` + `meta` of one record. Keeps the 24-bit size column of `.idx` wide enough by a factor of 16."""
+
+META_BYTES: Final = 16_384
+META_KEYS: Final = 64
+"""Meta is read on scans that skip `data`; it must stay small."""
+
+TAG_BYTES: Final = 256
+NODE_BYTES: Final = 128
+KEY_BYTES: Final = 512
+IDEMPOTENCY_KEY_BYTES: Final = 256
+TOPIC_NAME_BYTES: Final = 255
+
+JSON_DEPTH: Final = 124
+"""Nesting of `data` and `meta`: a request of 128 levels holds them four levels down."""
+
+FRAME_BYTES: Final = 64 * 1024 * 1024
+"""No frame is longer, so a garbled length never asks for more memory than this."""
+
+DELETE_RANGES: Final = 1_000_000
+"""Ranges in one Delete frame (16 MB); a larger delete is several frames."""
+
+DEDUPE_KEYS: Final = 100_000
+"""Idempotency keys remembered per topic, oldest out first."""
+
+SHARD_QUEUE_SUBMISSIONS: Final = 4096
+SHARD_QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""What may wait in front of one WAL shard; beyond it embedded appends wait and HTTP answers 429."""
+
+COMMIT_SUBMISSIONS: Final = 4096
+COMMIT_BYTES: Final = 8 * 1024 * 1024
+"""What one write takes from the queue: large enough to amortise a sync, small enough to bound its time."""
+
+WAL_SHARDS: Final = 64
+"""Shard directories have two digits; beyond a few dozen, shards only cost file handles."""
+
+OPEN_FILES: Final = 256
+OPEN_MAPPINGS: Final = 256
+"""Segment files and mappings kept open, least recently used out first. Each holds a file descriptor, of which a
+process has 1024 unless it asks for more, and an embedded store is a guest in its process."""
+
+HOLE_RUN: Final = 4096
+"""A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""

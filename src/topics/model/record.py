@@ -1,0 +1,46 @@
+"""What a reader gets: a `Record`, or a `Gap` where records were lost against anyone's will."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+GapReason = Literal["cap", "ttl", "mixed", "source_trim", "crash", "restart", "corrupt", "recreated"]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One immutable event in a topic.
+
+    `raw` is the JSON text of `data` as it was stored; `data` and `meta` parse on each use, so a scan that looks at
+    seqs or tags alone never pays for JSON.
+    """
+
+    seq: int
+    ts: int
+    """Commit time in ms since 1970; never decreases within a topic."""
+    tag: str | None
+    node: str | None
+    key: str | None
+    meta_raw: bytes | None
+    raw: bytes
+
+    @property
+    def data(self) -> Any:
+        return msgspec.json.decode(self.raw)
+
+    @property
+    def meta(self) -> Any:
+        return None if self.meta_raw is None else msgspec.json.decode(self.meta_raw)
+
+
+class Gap(msgspec.Struct, frozen=True, gc=False):
+    """Records `gap_from`..`gap_to` (both inclusive) are gone, and the reader did not choose it."""
+
+    gap_from: int
+    gap_to: int
+    reason: GapReason
+
+    @property
+    def missed(self) -> int:
+        return self.gap_to - self.gap_from + 1

@@ -1,0 +1,1 @@
+"""The engine: a data directory, its topics, and how their bytes reach the disk and come back."""

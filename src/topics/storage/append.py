@@ -1,0 +1,292 @@
+"""Ordering an append: its seqs, its time, what a cap evicts with it, and the frames of its one submission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topics.format.control import Dedupe, EvictWatermark, HeadWatermark
+from topics.format.frame import DURABLE, MORE, Kind, encode_frame
+from topics.format.ops import stamp
+from topics.format.prepared import Prepared
+from topics.model.config import Durability
+from topics.model.errors import RecordTooLarge, TopicFull
+from topics.rules.retention import evict_count, excess, reserve_ahead
+from topics.storage.submission import Buffers, Submission, WaitFirst
+from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
+from topics.storage.topic import Effect, Topic, live_sizes
+from topics.storage.wal import Shard
+
+
+@dataclass(slots=True)
+class Append:
+    """An append under way, and what its caller is told."""
+
+    topic: Topic
+    first_seq: int
+    count: int
+    ts: int
+    deduped: bool = False
+    submission: Submission | None = None
+    """None where nothing is to be waited for."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+def check_room(topic: Topic, prepared: Prepared) -> None:
+    """A `reject` topic refuses what would exceed a cap, before any seq exists."""
+    ordered = topic.ordered
+    config = ordered.config
+    if config.discard != "reject":
+        return
+    for cap, alone, live in (
+        (config.cap_records, prepared.count, ordered.live),
+        (config.cap_bytes, prepared.accounted, ordered.bytes),
+    ):
+        if excess(alone, cap):
+            raise RecordTooLarge(
+                f"the batch alone exceeds a cap of topic {topic.name!r} "
+                f"(cap_records={config.cap_records}, cap_bytes={config.cap_bytes})",
+                topic=topic.name,
+            )
+        if excess(live + alone, cap):
+            raise TopicFull(
+                f"topic {topic.name!r} is full; delete records or raise its caps",
+                topic=topic.name,
+                cap_records=config.cap_records,
+                cap_bytes=config.cap_bytes,
+                head_seq=topic.head,
+                earliest_seq=topic.earliest_seq,
+            )
+
+
+def order_append(
+    topic: Topic, shard: Shard, prepared: Prepared, now_ms: int, mono_ns: int, key: str | None, reserve_seqs: int
+) -> Append:
+    """Give the batch its seqs and hand it to the WAL. `prepared` is used up."""
+    ordered = topic.ordered
+    cls = ordered.config.commit_class
+    first = ordered.head + 1
+    ts = max(now_ms, ordered.ts)
+    append = Append(topic, first, prepared.count, ts)
+    if cls == Durability.EPHEMERAL:
+        if topic.pending:
+            raise WaitFirst(topic.pending[-1].submission)
+        _append_in_ram(append, prepared, key)
+        return append
+    reservation = None
+    if cls == Durability.DISK:
+        reservation = _plan_reservation(topic, append.last_seq, prepared.count, mono_ns, reserve_seqs)
+    durable = cls == Durability.FSYNC
+    flags = DURABLE if durable else 0
+    effect = Effect(head=append.last_seq, ts=ts, live=prepared.count, bytes=prepared.accounted, batch=prepared)
+    # The entries go in before the eviction is decided: a batch larger than its cap evicts records of its own.
+    chunk = topic.tail.add(first, prepared.entries, prepared.count)
+    try:
+        evict = _plan_eviction(topic, prepared, effect)
+        stamp(prepared.frames, prepared.entries, prepared.count, topic.id, first, ts, durable, evict is not None)
+    except BaseException:
+        topic.tail.cut_after(ordered.head)
+        raise
+    start = (first - chunk.first_seq) * ENTRY_SIZE
+    chunk.buffer[start : start + len(prepared.entries)] = prepared.entries
+    buffers: Buffers = []
+    prefix = 0
+    if key is not None:
+        body = Dedupe(key, first, prepared.count).encode()
+        frame = encode_frame(Kind.DEDUPE, topic.id, body, ts=ts, flags=flags | MORE)
+        prefix = len(frame)
+        buffers.append(frame)
+    buffers.append(prepared.frames)
+    if evict is not None:
+        buffers.append(encode_frame(Kind.EVICT_WATERMARK, topic.id, evict.encode(), ts=ts, flags=flags))
+    accounted = prepared.accounted
+    last = append.last_seq
+
+    def apply(done: Submission) -> None:
+        assert done.file is not None
+        topic.tail.settle(chunk, first, append.count, done.file, done.offset + prefix)
+        topic.apply_append(first, append.count, accounted, ts)
+        if key is not None:
+            topic.apply_dedupe(key, first, append.count, ts)
+            topic.gates.pop(key, None)
+        if evict is not None:
+            topic.apply_evict(evict.evict_floor, evict.expiry_floor)
+        topic.settled(effect)
+
+    def fail(failed: Submission) -> None:
+        if key is not None:
+            topic.gates.pop(key, None)
+        if failed.file is None:
+            topic.withdraw(effect)
+
+    submission = Submission(
+        topic.id,
+        buffers,
+        apply,
+        needs_sync=durable,
+        ceiling=(lambda: topic.ceiling >= last) if cls == Durability.DISK else None,
+        on_fail=fail,
+    )
+    effect.submission = append.submission = submission
+    topic.order(effect)
+    if key is not None:
+        topic.gates[key] = submission
+    if reservation is not None:
+        shard.submit(_reserve(topic, reservation))
+    shard.submit(submission)
+    return append
+
+
+def _append_in_ram(append: Append, prepared: Prepared, key: str | None) -> None:
+    """An ephemeral append is published at once; nothing of it reaches the disk."""
+    topic = append.topic
+    stamp(prepared.frames, prepared.entries, prepared.count, topic.id, append.first_seq, append.ts, False, False)
+    effect = Effect(head=append.last_seq, ts=append.ts, live=prepared.count, bytes=prepared.accounted)
+    chunk = topic.tail.add(append.first_seq, prepared.entries, prepared.count, ram=True)
+    evict = _plan_eviction(topic, prepared, effect)
+    block = topic.ram
+    if block is None or not block.room(len(prepared.frames)):
+        block = topic.ram = RamBlock(max(RamBlock.SIZE, len(prepared.frames)))
+    topic.tail.settle(chunk, append.first_seq, append.count, block, block.add(prepared.frames))
+    topic.apply_append(append.first_seq, append.count, prepared.accounted, append.ts)
+    if key is not None:
+        topic.apply_dedupe(key, append.first_seq, append.count, append.ts)
+    if evict is not None:
+        topic.apply_evict(evict.evict_floor, evict.expiry_floor)
+        drop_dead_ram(topic)
+    topic.ordered = topic.published()
+
+
+def drop_dead_ram(topic: Topic) -> None:
+    """Free the RAM of records below the floor."""
+    chunks = topic.tail.chunks
+    while chunks and chunks[0].ram and chunks[0].end_seq <= topic.dead.floor + 1:
+        chunks.pop(0)
+    if chunks and chunks[0].ram:
+        _drop_dead_places(chunks[0], topic.dead.floor)
+
+
+def _drop_dead_places(chunk: Chunk, floor: int) -> None:
+    """Let go of blocks that hold nothing above the floor."""
+    keep = 0
+    while keep + 1 < len(chunk.places) and chunk.places[keep + 1][0] <= floor + 1:
+        keep += 1
+    if keep:
+        del chunk.places[:keep]
+
+
+# -- reservations of seqs --------------------------------------------------------------------------------------------
+
+
+def _plan_reservation(topic: Topic, last: int, count: int, mono_ns: int, reserve_seqs: int) -> int | None:
+    """The ceiling to ask for, so early that publication waits for it only if the sync is late."""
+    left = topic.ceiling_asked - last
+    if left >= max(topic.reserved_last, reserve_seqs) // 2:
+        return None
+    since_ms = (mono_ns - topic.reserved_at) // 1_000_000
+    ahead = reserve_ahead(count, reserve_seqs, topic.reserved_last, since_ms)
+    topic.reserved_last = ahead
+    topic.reserved_at = mono_ns
+    topic.ceiling_asked = last + ahead
+    return topic.ceiling_asked
+
+
+def _reserve(topic: Topic, ceiling: int) -> Submission:
+    body = HeadWatermark(ceiling).encode()
+    frame = encode_frame(Kind.HEAD_WATERMARK, topic.id, body, ts=topic.ordered.ts, flags=DURABLE)
+
+    def fail(failed: Submission) -> None:
+        if failed.file is None:
+            topic.ceiling_asked = topic.ceiling
+
+    return Submission(
+        topic.id,
+        [frame],
+        lambda _: topic.apply_ceiling(ceiling),
+        needs_sync=True,
+        detached=True,
+        on_fail=fail,
+    )
+
+
+# -- eviction by caps ------------------------------------------------------------------------------------------------
+
+
+def _plan_eviction(topic: Topic, prepared: Prepared, effect: Effect) -> EvictWatermark | None:
+    """What the caps remove once this batch is in; the answer rides in the batch's own submission."""
+    ordered = topic.ordered
+    config = ordered.config
+    if config.discard == "reject":
+        return None
+    records = excess(ordered.live + prepared.count, config.cap_records)
+    size = excess(ordered.bytes + prepared.accounted, config.cap_bytes)
+    if not records and not size:
+        return None
+    plan = find_evict_floor(topic, records, size, effect.head)
+    effect.live -= plan.live
+    effect.bytes -= plan.bytes
+    effect.evict_floor = plan.floor
+    return EvictWatermark(plan.floor, plan.floor + 1, ordered.expiry_floor)
+
+
+@dataclass(slots=True)
+class EvictPlan:
+    floor: int
+    live: int = 0
+    bytes: int = 0
+
+
+def find_evict_floor(topic: Topic, records: int, size: int, head: int) -> EvictPlan:
+    """The lowest floor that removes `records` records and `size` bytes of the oldest live ones of the ordered view."""
+    overlay = topic.ordered.overlay
+    start = max(topic.ordered.floor, topic.dead.floor) + 1
+    plan = EvictPlan(start - 1)
+    for segment in topic.segments_between(start, head + 1):
+        low = max(start, segment.first_seq)
+        topic.count(segment)
+        if overlay is None and low == segment.first_seq and (segment.live <= records or segment.bytes < size):
+            records, size = records - segment.live, size - segment.bytes
+            plan.live += segment.live
+            plan.bytes += segment.bytes
+            plan.floor = segment.end_seq - 1
+        else:
+            view = topic.handles.entries(segment, low - segment.first_seq, segment.end_seq - low)
+            records, size = _evict_from(topic, plan, view, low, segment.end_seq - low, records, size)
+        if records <= 0 and size <= 0:
+            return plan
+    for chunk, low, high in topic.tail.between(max(start, topic.copied + 1), head + 1):
+        at = (low - chunk.first_seq) * ENTRY_SIZE
+        view = memoryview(chunk.buffer)[at : at + (high - low) * ENTRY_SIZE]
+        records, size = _evict_from(topic, plan, view, low, high - low, records, size)
+        if records <= 0 and size <= 0:
+            break
+    return plan
+
+
+def _evict_from(
+    topic: Topic, plan: EvictPlan, entries: memoryview, first: int, count: int, records: int, size: int
+) -> tuple[int, int]:
+    """Take what is needed from `count` entries beginning at seq `first`."""
+    mask = topic.gone_mask(first, count, topic.ordered.overlay)
+    sizes = live_sizes(entries, mask)
+    taken = evict_count(sizes, max(records, 0), max(size, 0))
+    if not taken:
+        return records, size
+    removed = int(sizes[:taken].sum())
+    plan.live += taken
+    plan.bytes += removed
+    plan.floor = first + _position_of_live(mask, taken, count)
+    return records - taken, size - removed
+
+
+def _position_of_live(mask: bytes | None, nth: int, count: int) -> int:
+    """Index of the nth live one (from 1) among `count`."""
+    if mask is None:
+        return nth - 1
+    position = int(np.flatnonzero(np.frombuffer(mask, dtype=np.uint8) == 0)[nth - 1])
+    assert position < count
+    return position

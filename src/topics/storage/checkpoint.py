@@ -1,0 +1,137 @@
+"""A checkpoint: WAL records into segments, a snapshot of the metadata, then WAL files nobody needs go.
+
+    K0  a synced mark in every shard; when it completes, before anything behind it does, the shard's state is copied
+    K1  records up to the mark go to the active pairs, deletes get their flags     (storage/copy.py)
+    K2  sync, MANIFEST where the list changed
+    K4  the snapshot
+    K5  the index of a copied record points to its segment
+    K6  WAL files wholly below the older kept snapshot's positions go
+
+A crash anywhere leaves the older snapshot, the WAL it needs, and bytes behind trusted lengths that recovery cuts off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from topics.format.control import SnapshotMark
+from topics.format.frame import DURABLE, Kind, encode_frame
+from topics.format.snapshot import Position, SnapshotHead, encode_row
+from topics.model.errors import TopicsError
+from topics.storage.copy import CopyTools, TopicCopy
+from topics.storage.cut import TopicCut, capture, make_row
+from topics.storage.submission import Submission
+
+if TYPE_CHECKING:
+    from topics.storage.store import Store
+    from topics.storage.wal import Shard
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    store: Store
+    lock: AbstractContextManager[object]
+    clean: bool = False
+    marks: list[Submission] = field(default_factory=list)
+    cuts: list[TopicCut] = field(default_factory=list)
+    positions: dict[str, Position] = field(default_factory=dict)
+    whole: bool = True
+    """Every shard took part; a read-only one keeps its part of the last snapshot."""
+
+    def begin(self) -> None:
+        """K0, under the lock. The marks complete like any submission; wait for them, then `run`."""
+        store = self.store
+        self._wake_idle_pairs()
+        body = SnapshotMark(0, store.snapshots.next_id, ()).encode()
+        frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
+        for shard in store.shards:
+            if shard.failed is not None or (shard.refusing is not None and not shard.has_room(len(frame))):
+                self.whole = False
+                continue
+            mark = Submission(
+                0, [frame], self._captured(shard), needs_sync=True, barrier=True, on_fail=self._not_whole
+            )  # fmt: skip
+            self.marks.append(shard.submit(mark))
+
+    def _not_whole(self, _: Submission) -> None:
+        self.whole = False
+
+    def _captured(self, shard: Shard) -> Callable[[Submission], None]:
+        def apply(mark: Submission) -> None:
+            assert mark.file is not None
+            self.positions[shard.key] = Position(mark.file.number, mark.end)
+            now = self.store.clock.now_ms()
+            for topic in self.store.topics_of(shard.index):
+                if topic.dirty:
+                    self.cuts.append(capture(topic, now))
+            shard.wal_bytes = 0
+
+        return apply
+
+    def _wake_idle_pairs(self) -> None:
+        """A pair of an idle topic is sealed by its age too."""
+        age_ms = self.store.options.segment_max_age_ms
+        if not age_ms:
+            return
+        oldest = self.store.clock.monotonic_ns() - age_ms * 1_000_000
+        for topic in self.store.all_topics():
+            if topic.segments and not topic.segments[-1].sealed and topic.segments[-1].opened_ns <= oldest:
+                topic.dirty = True
+
+    @property
+    def captured(self) -> bool:
+        return all(mark.settled for mark in self.marks)
+
+    def run(self) -> bool:
+        """K1 to K6, without the lock but for short moments. False if a part failed; all of it is tried again."""
+        store = self.store
+        tools = CopyTools(store.fs, store.clock, store.options, store.handles, self.lock)
+        try:
+            rows: dict[int, bytes] = {}
+            for cut in self.cuts:
+                if cut.topic.id not in store.by_id:
+                    continue
+                segments = TopicCopy(tools, cut).run()
+                rows[cut.topic.id] = encode_row(make_row(cut, segments, self._ceiling(cut)))
+            self._write_snapshot(rows)
+        except (OSError, TopicsError) as error:
+            with self.lock:
+                for cut in self.cuts:
+                    cut.topic.dirty = True
+            store.trouble = error
+            return False
+        store.trouble = None
+        store.bury()
+        store.trim()
+        return True
+
+    def _ceiling(self, cut: TopicCut) -> int:
+        """A clean stop states the exact head, so that no seq is skipped at the next start."""
+        return cut.head if self.clean and self.whole else cut.ceiling
+
+    def _write_snapshot(self, rows: dict[int, bytes]) -> None:
+        store = self.store
+        with self.lock:
+            clean = self.clean and self.whole
+            store.rows.update(rows)
+            for topic_id in [known for known in store.rows if known not in store.by_id]:
+                del store.rows[topic_id]
+            positions = {**store.positions, **self.positions}
+            head = SnapshotHead(
+                id=0,
+                ts=store.clock.now_ms(),
+                clean=clean,
+                next_topic_id=store.next_topic_id,
+                next_wal=store.numbers.next,
+                shards=store.options.wal_shards,
+                positions=positions,
+            )
+            encoded = list(store.rows.values())
+        store.snapshots.write(head, encoded)
+        with self.lock:
+            store.positions = positions
+            for cut in self.cuts:
+                cut.topic.ckpt_seq = max(cut.topic.ckpt_seq, cut.head)

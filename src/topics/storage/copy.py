@@ -1,0 +1,310 @@
+"""Copying one topic's records from the WAL into its segments, and what a checkpoint changes in those files.
+
+Nothing here is believed before its sync: the topic's segment list moves on only when `.data` (and, of a sealed pair,
+`.idx`) was synced and MANIFEST says so. After a failure the list is as before, so the next checkpoint writes the same
+bytes again before it syncs again.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from topics.format.checksum import xxh3_64
+from topics.format.manifest import Manifest, encode_manifest
+from topics.format.ops import SEGMENT_LAYOUT, collect_tags, restamp
+from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
+from topics.format.tags import build_tags
+from topics.host.clock import Clock
+from topics.host.fs import Fs, replace_file, write_all
+from topics.model import limits
+from topics.model.errors import CorruptFile
+from topics.storage.cut import Piece, TopicCut
+from topics.storage.handles import Handles
+from topics.storage.options import StoreOptions
+from topics.storage.segment import Segment
+from topics.storage.tail import ENTRY_SIZE, Source
+from topics.storage.topic import Topic
+from topics.storage.walfile import discard
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+_BLOCK_RECORDS = 16_384
+_HOLE_FLAGS = HOLE
+
+
+@dataclass(slots=True)
+class CopyTools:
+    fs: Fs
+    clock: Clock
+    options: StoreOptions
+    handles: Handles
+    lock: AbstractContextManager[object]
+    maps: dict[str, memoryview] = field(default_factory=dict)
+    """WAL files mapped for this checkpoint: the records of one topic may lie far apart in them."""
+
+    def mapped(self, source: Source) -> memoryview:
+        view = self.maps.get(source.path)
+        if view is None:
+            view = self.maps[source.path] = source.map()
+        return view
+
+
+class TopicCopy:
+    """One topic's part of one checkpoint."""
+
+    def __init__(self, tools: CopyTools, cut: TopicCut) -> None:
+        self.tools = tools
+        self.cut = cut
+        self.topic: Topic = cut.topic
+        self.segments = [replace(segment) for segment in self.topic.segments]
+        """Working copies: the topic's own list changes only in `_advance`."""
+        self.touched: set[int] = set()
+        """First seqs of pairs whose `.data` has bytes that are not synced."""
+        self.list_changed = False
+        self.new_names = False
+        self.dropped: list[Segment] = []
+
+    def run(self) -> list[Segment]:
+        """Do it all; returns the topic's segments as the snapshot should list them."""
+        self._drop_dead()
+        self._set_flags()
+        for piece in self.cut.pieces:
+            self._copy_piece(piece)
+        if self.segments and not self.segments[-1].sealed and self._is_due(self.segments[-1]):
+            self._seal()
+        self._sync()
+        self._write_manifest()
+        self._advance()
+        for segment in self.dropped:
+            self.tools.handles.forget(segment)
+            for part in ("idx", "tags", "data"):
+                discard(self.tools.fs, segment.path(part))
+        return self.segments
+
+    # -- deletes ----------------------------------------------------------------------------------------------------
+
+    def _drop_dead(self) -> None:
+        """Sealed pairs with nothing live leave the list; their files go once MANIFEST does not name them."""
+        kept: list[Segment] = []
+        dead = self.cut.dead
+        for segment in self.segments:
+            last = segment.end_seq - 1
+            gone = last <= dead.floor or dead.count(segment.first_seq, last) == segment.count
+            if segment.sealed and gone:
+                self.dropped.append(segment)
+            else:
+                kept.append(segment)
+        if self.dropped:
+            self.segments = kept
+            self.list_changed = True
+
+    def _set_flags(self) -> None:
+        """The delete byte of every frame in the deleted ranges; one write each, because no other byte may change."""
+        for segment in self.segments:
+            flagged = False
+            for first, last in self.cut.unflagged:
+                low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
+                if low >= high:
+                    continue
+                entries = self.tools.handles.entries(segment, low - segment.first_seq, high - low)
+                column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
+                ends = (column["offset"].astype(np.int64) + column["length"])[column["length"] > 0]
+                file = self.tools.handles.file(segment.path("data"))
+                for end in ends.tolist():
+                    if end <= segment.data_len:
+                        write_all(file, end - 1, [bytes([DELETED])])
+                        flagged = True
+            if flagged:
+                self.touched.add(segment.first_seq)
+                if segment.sealed:
+                    segment.generation += 1
+                    self.list_changed = True
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    def _copy_piece(self, piece: Piece) -> None:
+        mask = self.cut.dead.mask(piece.first_seq, piece.count)
+        dead = np.frombuffer(mask, dtype=np.uint8) if mask is not None else None
+        column = np.frombuffer(piece.entries, dtype=ENTRY_DTYPE)
+        at = 0
+        while at < piece.count:
+            if not self._has_room(piece.first_seq + at):
+                # A segment begins with a live record: dead ones in front of it need no place anywhere.
+                if dead is not None:
+                    live = np.flatnonzero(dead[at:] == 0)
+                    if not len(live):
+                        return
+                    at += int(live[0])
+                self._open_pair(piece.first_seq + at)
+            at += self._copy_block(piece, column, mask, at)
+
+    def _has_room(self, seq: int) -> bool:
+        """True if `seq` may go into the active pair; otherwise that is sealed."""
+        if not self.segments or self.segments[-1].sealed:
+            return False
+        active = self.segments[-1]
+        if self._is_due(active) or seq - active.end_seq > limits.HOLE_RUN:
+            self._seal()
+            return False
+        return True
+
+    def _is_due(self, active: Segment) -> bool:
+        options = self.tools.options
+        age_ms = (self.tools.clock.monotonic_ns() - active.opened_ns) // 1_000_000
+        return (
+            active.count >= options.segment_max_events
+            or active.data_len >= options.segment_max_bytes
+            or bool(options.segment_max_age_ms and age_ms >= options.segment_max_age_ms)
+        )
+
+    def _open_pair(self, first_seq: int) -> None:
+        fs = self.tools.fs
+        if not fs.exists(self.topic.directory):
+            fs.mkdir(self.topic.directory)
+            fs.sync_dir(self.topic.directory.rsplit("/", 1)[0])
+        segment = Segment(self.topic.directory, first_seq, 0, 0, opened_ns=self.tools.clock.monotonic_ns())
+        self.tools.handles.forget(segment)
+        for part in ("data", "idx"):
+            file = fs.open(segment.path(part), write=True, create=True)
+            if file.size():  # left by a checkpoint that failed
+                file.truncate(0)
+        self.segments.append(segment)
+        self.list_changed = self.new_names = True
+
+    def _copy_block(self, piece: Piece, column: np.ndarray, mask: bytes | None, at: int) -> int:
+        """Copy records of `piece` from index `at` into the active pair, as many as one read and the pair take."""
+        active = self.segments[-1]
+        count = self._block_size(active, column, at)
+        first = piece.first_seq + at
+        buffer = self.tools.mapped(piece.source)
+        data, idx = bytearray(), bytearray()
+        holes = first - active.end_seq
+        if holes:
+            ts = int(column["ts"][at])
+            idx += ENTRY.pack(active.data_len, 0, ts, _HOLE_FLAGS, b"\0\0\0") * holes
+        dead = mask[at : at + count] if mask is not None else None
+        done = restamp(buffer, piece.entries, at, count, first, self.topic.id, dead, data, idx, active.data_len)
+        if done < count:
+            raise CorruptFile(
+                piece.source.path,
+                int(column["offset"][at + done]),
+                f"record {first + done} of topic {self.topic.name!r} fails its check before it was copied",
+            )
+        self._extend(active, data, idx)
+        active.count += holes + count
+        active.data_len += len(data)
+        return count
+
+    def _block_size(self, active: Segment, column: np.ndarray, at: int) -> int:
+        """Records that fit: the pair's limits are looked at before each record, and one read stays bounded."""
+        options = self.tools.options
+        room = max(options.segment_max_events - active.count, 1)
+        count = min(len(column) - at, room, _BLOCK_RECORDS)
+        sizes = np.cumsum(column["length"][at : at + count], dtype=np.int64)
+        fits = max(int(np.searchsorted(sizes, _BLOCK_BYTES, side="right")), 1)
+        reaches = int(np.searchsorted(sizes, options.segment_max_bytes - active.data_len, side="left")) + 1
+        return min(count, fits, reaches)
+
+    def _extend(self, active: Segment, data: bytearray, idx: bytearray) -> None:
+        handles = self.tools.handles
+        data_file = handles.file(active.path("data"))
+        idx_file = handles.file(active.path("idx"))
+        if active.first_seq not in self.touched and data_file.size() > active.data_len:
+            data_file.truncate(active.data_len)  # left by a checkpoint that failed
+        if active.foreign:
+            entries = handles.rebuilt(active)
+            idx_file.truncate(0)
+            write_all(idx_file, 0, [entries])
+            active.foreign = False
+        write_all(data_file, active.data_len, [data])
+        write_all(idx_file, active.count * ENTRY_SIZE, [idx])
+        self.touched.add(active.first_seq)
+
+    # -- sealing ----------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        """The active pair becomes immutable. Its names and lengths count once MANIFEST is durable."""
+        active = self.segments[-1]
+        handles = self.tools.handles
+        size = active.count * ENTRY_SIZE
+        idx_file = handles.file(active.path("idx"))
+        entries = handles.rebuilt(active) if active.foreign else idx_file.read_at(0, size)
+        if active.foreign:
+            write_all(idx_file, 0, [entries])
+            active.foreign = False
+        if idx_file.size() > size:
+            idx_file.truncate(size)
+        data_file = handles.file(active.path("data"))
+        if data_file.size() > active.data_len:
+            data_file.truncate(active.data_len)
+        idx_file.sync()
+        data_file.sync()
+        self.touched.discard(active.first_seq)
+        active.idx_xxh3 = xxh3_64(entries)
+        active.sealed = True
+        active.tags = self._write_tags(active, entries)
+        self.list_changed = True
+
+    def _write_tags(self, segment: Segment, entries: bytes) -> bool:
+        """The `.tags` sidecar. It is derived, so trouble with it is no trouble for the segment."""
+        flags = np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"]
+        if not (flags & TAG).any():
+            return False
+        data = self.tools.handles.file(segment.path("data")).read_at(0, segment.data_len)
+        try:
+            tags = collect_tags(data, entries, 0, segment.count, SEGMENT_LAYOUT, 0)
+            replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, segment.first_seq))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    # -- making it count --------------------------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        for first_seq in sorted(self.touched):
+            segment = next((s for s in self.segments if s.first_seq == first_seq), None)
+            if segment is not None:
+                self.tools.handles.file(segment.path("data")).sync()
+        if self.new_names:
+            self.tools.fs.sync_dir(self.topic.directory)
+
+    def _write_manifest(self) -> None:
+        if not self.list_changed:
+            return
+        manifest = Manifest(self.topic.id, [segment.entry() for segment in self.segments])
+        replace_file(self.tools.fs, f"{self.topic.directory}/MANIFEST", encode_manifest(manifest))
+
+    def _advance(self) -> None:
+        cut, topic = self.cut, self.topic
+        with self.tools.lock:
+            known = {segment.first_seq: segment for segment in topic.segments}
+            for segment in self.segments:
+                before = known.get(segment.first_seq)
+                same = before is not None and before.count == segment.count
+                segment.live, segment.bytes = (before.live, before.bytes) if before is not None and same else (-1, 0)
+            old_copied = topic.copied
+            topic.segments = [replace(segment) for segment in self.segments]
+            topic.copied = max(topic.copied, cut.copy_through)
+            topic.tail.drop_through(topic.copied)
+            done = set(cut.unflagged)
+            topic.unflagged = [item for item in topic.unflagged if item not in done]
+            # Records deleted since the cut were copied as live ones; their frames get the flag next time.
+            topic.unflagged.extend(_died_since(topic, cut, old_copied + 1, topic.copied))
+
+
+def _died_since(topic: Topic, cut: TopicCut, first: int, last: int) -> list[tuple[int, int]]:
+    first = max(first, topic.involuntary_floor + 1)
+    if first > last or topic.dead.version == cut.dead.version:
+        return []
+    now, then = topic.dead.mask(first, last - first + 1), cut.dead.mask(first, last - first + 1)
+    if now is None:
+        return []
+    fresh = np.frombuffer(now, dtype=np.uint8) != 0
+    if then is not None:
+        fresh &= np.frombuffer(then, dtype=np.uint8) == 0
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], fresh.astype(np.int8), [0]))))
+    return [
+        (first + low, first + high - 1) for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    ]

@@ -1,0 +1,127 @@
+"""The exact state of one topic at a checkpoint's mark: the effect of every frame before it and of none after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from topics.format.control import LostReason
+from topics.format.snapshot import SegmentRow, TopicRow
+from topics.model.config import TopicConfig
+from topics.storage.dead import DeadSet
+from topics.storage.lost import LostRanges
+from topics.storage.segment import Segment
+from topics.storage.tail import ENTRY_SIZE, Source
+from topics.storage.topic import Topic
+
+
+@dataclass(slots=True)
+class Piece:
+    """Entries of consecutive seqs in one WAL file, to be copied into segments."""
+
+    first_seq: int
+    count: int
+    entries: memoryview
+    source: Source
+
+
+@dataclass(slots=True)
+class TopicCut:
+    topic: Topic
+    head: int
+    copy_through: int
+    """Last seq to be copied: RAM-only records behind it have nowhere to be copied to."""
+    config: TopicConfig
+    ceiling: int
+    evict_floor: int
+    expiry_floor: int
+    trim_floor: int
+    delete_below: int
+    lost: list[tuple[int, int, int]]
+    live: int
+    bytes: int
+    last_ts: int
+    dead: DeadSet
+    unflagged: list[tuple[int, int]]
+    dedupe: list[tuple[str, int, int, int]]
+    pieces: list[Piece]
+
+
+def capture(topic: Topic, now_ms: int) -> TopicCut:
+    """Copy what a snapshot needs of `topic`. Runs under the lock, so it copies references where it can."""
+    topic.dedupe.expire(now_ms, topic.config.idempotency_window_ms)
+    rams = list(topic.tail.ram_ranges())
+    copy_through = min(topic.head, rams[0][0] - 1) if rams else topic.head
+    dead = topic.dead.freeze()
+    lost = LostRanges(topic.lost.rows)
+    live, size = topic.live, topic.bytes
+    for first, last in rams:
+        # Whoever opens this snapshot has no RAM of ours: for them these records were lost with the process.
+        last = min(last, topic.head)
+        gone, gone_bytes = topic.measure(first, last)
+        live, size = live - gone, size - gone_bytes
+        dead.mark(first, last)
+        lost.add(max(first, topic.dead.floor + 1), last, LostReason.RESTART)
+    cut = TopicCut(
+        topic=topic,
+        head=topic.head,
+        copy_through=copy_through,
+        config=topic.config,
+        ceiling=topic.ceiling,
+        evict_floor=topic.evict_floor,
+        expiry_floor=topic.expiry_floor,
+        trim_floor=topic.trim_floor,
+        delete_below=topic.delete_below,
+        lost=list(lost.rows),
+        live=live,
+        bytes=size,
+        last_ts=topic.last_ts,
+        dead=dead,
+        unflagged=list(topic.unflagged),
+        dedupe=topic.dedupe.rows(),
+        pieces=_pieces(topic, copy_through),
+    )
+    topic.dirty = False
+    return cut
+
+
+def _pieces(topic: Topic, through: int) -> list[Piece]:
+    pieces: list[Piece] = []
+    start = max(topic.copied, topic.dead.floor) + 1
+    for chunk, low, high in topic.tail.between(start, through + 1):
+        while low < high:
+            source, end = chunk.source_of(low)
+            stop = min(end, high)
+            at = (low - chunk.first_seq) * ENTRY_SIZE
+            view = memoryview(chunk.buffer)[at : at + (stop - low) * ENTRY_SIZE]
+            pieces.append(Piece(low, stop - low, view, source))
+            low = stop
+    return pieces
+
+
+def make_row(cut: TopicCut, segments: list[Segment], ceiling: int) -> TopicRow:
+    topic = cut.topic
+    return TopicRow(
+        id=topic.id,
+        name=topic.name,
+        config=msgspec.Raw(msgspec.json.encode(cut.config)),
+        created_ts=topic.created_ts,
+        head=cut.head,
+        ckpt_seq=cut.head,
+        ceiling=ceiling,
+        evict_floor=cut.evict_floor,
+        expiry_floor=cut.expiry_floor,
+        trim_floor=cut.trim_floor,
+        delete_below=cut.delete_below,
+        lost=cut.lost,
+        live=cut.live,
+        bytes=cut.bytes,
+        last_ts=cut.last_ts,
+        segments=[
+            SegmentRow(s.first_seq, s.count, s.data_len, s.sealed, s.idx_xxh3, s.generation, s.tags) for s in segments
+        ],
+        dead=list(cut.dead.ranges()),
+        unflagged=[],
+        dedupe=cut.dedupe,
+    )

@@ -1,0 +1,137 @@
+"""Open segment files and mappings of the whole store, least recently used out first.
+
+A mapping lives on until its last reader leaves, whatever is unlinked or pushed out meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+
+from topics.format.checksum import xxh3_64
+from topics.format.ops import rebuild_idx
+from topics.format.segment import ENTRY
+from topics.host.fs import File, Fs
+from topics.model import limits
+from topics.storage.segment import Segment
+
+_BAD_ENTRY = ENTRY.pack(0xFFFFFFFF, 1, 0, 0, b"\0\0\0")
+"""Stands for a record whose place is not known any more: no frame lies there, so reading it says `corrupt`."""
+_HOLE_FLAG = 4
+
+
+class Handles:
+    __slots__ = ("_files", "_fs", "_lock", "_maps")
+
+    def __init__(self, fs: Fs) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._maps: OrderedDict[str, memoryview] = OrderedDict()
+
+    def file(self, path: str) -> File:
+        """The file at `path`, open for reading and writing."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = self._open(path, write=True)
+                if len(self._files) > limits.OPEN_FILES:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(path)
+            return file
+
+    def _open(self, path: str, write: bool = False) -> File:
+        try:
+            return self._fs.open(path, write=write)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._files.clear()
+            self._maps.clear()
+            return self._fs.open(path, write=write)
+
+    def data(self, segment: Segment) -> memoryview:
+        """The bytes of a sealed segment. Shorter than promised if the file is: readers check every frame's bounds."""
+        return self._mapped(segment.path("data"))
+
+    def tags(self, segment: Segment) -> memoryview:
+        """The `.tags` sidecar of a sealed segment."""
+        return self._mapped(segment.path("tags"))
+
+    def entries(self, segment: Segment, start: int, count: int) -> memoryview:
+        """Entries start .. start + count of a segment, proven against MANIFEST's hash or rebuilt from `.data`."""
+        low, high = start * ENTRY.size, (start + count) * ENTRY.size
+        path = segment.path("idx")
+        if not (segment.sealed or segment.foreign):
+            return memoryview(self.file(path).read_at(low, high - low))
+        with self._lock:
+            view = self._maps.get(path)
+            if view is not None and len(view) >= high:
+                self._maps.move_to_end(path)
+                return view[low:high]
+        view = self._proven(segment)
+        self._remember(path, view)
+        return view[low:high]
+
+    def _proven(self, segment: Segment) -> memoryview:
+        size = segment.count * ENTRY.size
+        if segment.sealed:
+            try:
+                view = self._open_map(segment.path("idx"))[:size]
+                if len(view) == size and xxh3_64(view) == segment.idx_xxh3:
+                    return view
+            except (FileNotFoundError, ValueError):
+                pass
+        return memoryview(self.rebuilt(segment))
+
+    def rebuilt(self, segment: Segment) -> bytes:
+        """Entries made from `.data` alone; seqs that cannot be found there are marked so that reading one says so."""
+        try:
+            data = self._open_map(segment.path("data"))
+        except ValueError:
+            data = memoryview(b"")
+        entries, end, count = rebuild_idx(data, segment.first_seq, min(len(data), segment.data_len))
+        if count < segment.count:
+            missing = segment.count - count
+            if end == segment.data_len:  # nothing but holes follows the last frame
+                ts = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[2] if entries else 0
+                return entries + ENTRY.pack(end, 0, ts, _HOLE_FLAG, b"\0\0\0") * missing
+            return entries + _BAD_ENTRY * missing
+        return entries[: segment.count * ENTRY.size]
+
+    def _mapped(self, path: str) -> memoryview:
+        with self._lock:
+            view = self._maps.get(path)
+            if view is not None:
+                self._maps.move_to_end(path)
+                return view
+        view = self._open_map(path)
+        self._remember(path, view)
+        return view
+
+    def _open_map(self, path: str) -> memoryview:
+        return self._open(path).map()
+
+    def _remember(self, path: str, view: memoryview) -> None:
+        with self._lock:
+            self._maps[path] = view
+            self._maps.move_to_end(path)
+            while len(self._maps) > limits.OPEN_MAPPINGS:
+                self._maps.popitem(last=False)
+
+    def forget(self, segment: Segment) -> None:
+        """Drop what is kept of a segment before it is unlinked or its files change shape."""
+        with self._lock:
+            for part in ("data", "idx", "tags"):
+                path = segment.path(part)
+                self._files.pop(path, None)
+                self._maps.pop(path, None)
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            self._maps.clear()

@@ -1,0 +1,164 @@
+"""Opening a store: take the directory, recover, bring the WAL into the asked layout, and be ready to write."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from topics.format.checksum import shard_of
+from topics.format.snapshot import Position, SnapshotHead, encode_row
+from topics.host.clock import Clock
+from topics.host.fs import Fs, Lock, read_file, replace_file
+from topics.host.ids import Ids
+from topics.model.errors import StorageError, StoreLocked
+from topics.storage.copy import CopyTools, TopicCopy
+from topics.storage.cut import capture, make_row
+from topics.storage.options import StoreOptions
+from topics.storage.paths import Paths, group_key
+from topics.storage.recovery import FORMAT_LINE, Found, is_new, read_store
+from topics.storage.repair import ensure_dir, repair
+from topics.storage.store import Store, make_directories
+from topics.storage.submission import Submission
+from topics.storage.wal import Numbers, Shard
+from topics.storage.walread import FileRead, GroupRead
+
+
+def open_store(
+    fs: Fs, root: str, options: StoreOptions, clock: Clock, ids: Ids, lock: AbstractContextManager[object]
+) -> Store:
+    """A recovered store, ready to write. On any error the directory is let go and nothing half-made is used."""
+    paths = Paths(root)
+    try:
+        new = is_new(fs, paths)
+        if not fs.is_dir(root):
+            ensure_dir(fs, root)
+        guard = _take(fs, paths)
+    except OSError as error:
+        raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
+    store = Store(fs, paths, options, clock, ids, lock, guard)
+    try:
+        if new and is_new(fs, paths):
+            _initialise(store)
+        _recover(store)
+    except OSError as error:
+        store.release()
+        raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
+    except BaseException:
+        store.release()
+        raise
+    return store
+
+
+def _take(fs: Fs, paths: Paths) -> Lock:
+    try:
+        return fs.lock(paths.lock)
+    except BlockingIOError:
+        raise StoreLocked(
+            f"{paths.root} is in use by another process (see {paths.lock}); stop it, or use another directory",
+            path=paths.root,
+        ) from None
+
+
+def _initialise(store: Store) -> None:
+    """An empty snapshot, then FORMAT: whatever comes later, a directory with FORMAT has a snapshot."""
+    fs, paths = store.fs, store.paths
+    make_directories(fs, paths)
+    if store.snapshots.load()[0] is None:
+        layout = {group_key(i, store.options.wal_shards): Position(1, 0) for i in range(store.options.wal_shards)}
+        store.snapshots.write(_head(store, layout), [])
+    replace_file(fs, paths.format, f"{FORMAT_LINE}\n{store.ids.token(16)}\n".encode())
+    store.snapshots.kept.clear()
+
+
+def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
+    return SnapshotHead(
+        id=0,
+        ts=store.clock.now_ms(),
+        clean=False,
+        next_topic_id=store.next_topic_id,
+        next_wal=store.numbers.next,
+        shards=store.options.wal_shards,
+        positions=positions,
+    )
+
+
+def _recover(store: Store) -> None:
+    fs, paths, options = store.fs, store.paths, store.options
+    salvage = options.recovery == "salvage"
+    store.store_id = read_file(fs, paths.format).decode().split("\n")[1]
+    make_directories(fs, paths)
+    identity = fs.identity(paths.root)
+    found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity)
+    repair(fs, paths, found, salvage)
+    store.report = found.report
+    _adopt(store, found)
+    if found.snapshot.shards != options.wal_shards or found.damage:
+        # Damage that salvage went past must not be met again: positions move behind it, as in a change of layout.
+        _change_layout(store)
+        found.recovered.announce.clear()
+    _start_shards(store, found)
+    store.write_boot()
+
+
+def _adopt(store: Store, found: Found) -> None:
+    """Take over what recovery found."""
+    store.numbers = Numbers(found.next_wal)
+    store.next_topic_id = found.recovered.next_topic_id
+    store.positions = dict(found.snapshot.positions)
+    now = store.clock.monotonic_ns()
+    for topic in found.recovered.topics.values():
+        topic.shard = shard_of(topic.id, store.options.wal_shards)
+        store.by_id[topic.id] = store.topics[topic.name] = topic
+        if topic.segments and not topic.segments[-1].sealed:
+            topic.segments[-1].opened_ns = now
+    store.rows = {row.id: encode_row(row) for row in found.snapshot.topics if row.id in store.by_id}
+
+
+def _change_layout(store: Store) -> None:
+    """Another number of shards: everything goes into segments, and both kept snapshots list the new groups, before
+    the first frame of the new layout. Every group that was listed is listed at its end."""
+    tools = CopyTools(store.fs, store.clock, store.options, store.handles, store.lock)
+    now = store.clock.now_ms()
+    for topic in store.by_id.values():
+        cut = capture(topic, now)
+        segments = TopicCopy(tools, cut).run()
+        store.rows[topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
+        topic.ckpt_seq = cut.head
+    end = Position(store.numbers.next, 0)
+    layout = [group_key(i, store.options.wal_shards) for i in range(store.options.wal_shards)]
+    store.positions = dict.fromkeys([*store.positions, *layout], end)
+    for _ in range(2):
+        store.snapshots.write(_head(store, store.positions), list(store.rows.values()))
+
+
+def _start_shards(store: Store, found: Found) -> None:
+    """Every start begins a new file in every shard; what was found missing is logged and synced in it first."""
+    options = store.options
+    announced = store.announce(found.recovered.announce)
+    groups = {group.key: group for group in found.groups}
+    for index in range(options.wal_shards):
+        key = group_key(index, options.wal_shards)
+        directory = store.paths.group(key)
+        ensure_dir(store.fs, directory)
+        group = groups.get(key)
+        sealed: list[tuple[int, int]] = []
+        if group is not None:
+            sealed = [*group.older, *((read.wal.number, read.wal.written) for read in group.files)]
+            sealed = sorted([*sealed, *((number, 0) for number in group.empty)])
+        shard = Shard(
+            index, key, directory, store.fs, store.clock, options, store.numbers, sealed, store.lost_boot
+        )  # fmt: skip
+        store.shards.append(shard)
+        first = Submission(0, [*announced.get(index, [])], lambda _: None, needs_sync=True)
+        shard.submit(first)
+        store.drive(first)
+        shard.wal_bytes = sum(read.wal.written - min(read.start, read.wal.written) for read in _files(group))
+    layout = {shard.key for shard in store.shards}
+    for key, group in groups.items():
+        if key not in layout:
+            numbers = [number for number, _ in group.older]
+            numbers += [read.wal.number for read in group.files] + group.empty
+            store.retired[key] = sorted(numbers)
+
+
+def _files(group: GroupRead | None) -> list[FileRead]:
+    return group.files if group is not None else []

@@ -1,0 +1,179 @@
+"""Reading a topic from a cursor: what lies next, where its bytes are, and the proof that they are whole.
+
+`plan` runs under the store's lock and decides; `fetch` runs without it and touches files. A frame that fails its check
+becomes a Gap of reason `corrupt` for its seq, and reading goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, make_records, verify
+from topics.format.segment import ENTRY_DTYPE
+from topics.host.fs import Fs
+from topics.model.errors import CorruptFile, StorageError
+from topics.model.record import Gap, Record
+from topics.rules.gap import floor_gap
+from topics.storage.handles import Handles
+from topics.storage.segment import Segment
+from topics.storage.tail import ENTRY_SIZE, Source
+from topics.storage.topic import Topic
+
+_FAR = 16 * 1024
+"""Frames of one topic further apart than this in a WAL file are read by separate calls."""
+
+
+@dataclass(slots=True)
+class FrameBatch:
+    """Verified frames of consecutive seqs: a buffer and the entries that index it."""
+
+    buffer: bytes | memoryview
+    entries: bytes | memoryview
+    first_seq: int
+    count: int
+    layout: int
+    base: int
+    dead: bytes | None
+    """One byte per seq, nonzero = no record; None = all are records (or holes)."""
+
+    def records(self) -> list[Record]:
+        return make_records(
+            self.buffer, self.entries, 0, self.count, self.first_seq, self.layout, self.base, self.dead, Record
+        )
+
+
+@dataclass(slots=True)
+class Slice:
+    """Seqs first_seq .. first_seq + count - 1, to be fetched from one place."""
+
+    topic_id: int
+    first_seq: int
+    count: int
+    dead: bytes | None
+    entries: bytes | memoryview | None
+    """None: take them from the segment's `.idx`."""
+    source: Source | None
+    segment: Segment | None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+def plan(topic: Topic, cursor: int, end: int, count_max: int) -> Gap | Slice | None:
+    """What a reader at `cursor` gets next, of the seqs below `end`; None = nothing is left below `end`."""
+    gap = floor_gap(cursor, topic.evict_floor, topic.expiry_floor, topic.trim_floor)
+    if gap is not None:
+        return gap
+    lost = topic.lost.at_or_after(cursor + 1)
+    stop = min(end, lost[0]) if lost is not None else end
+    first = topic.dead.next_live(cursor + 1, stop)
+    if first >= stop:
+        if lost is None or lost[0] >= end:
+            return None
+        return Gap(max(lost[0], cursor + 1), lost[1], lost[2])
+    segment = topic.segment_of(first) if first <= topic.copied else None
+    if segment is not None:
+        count = min(segment.end_seq, stop) - first
+        count = min(count, count_max)
+        return Slice(topic.id, first, count, topic.dead.mask(first, count), None, None, segment)
+    chunk = topic.tail.find(first)
+    if chunk is None:
+        raise CorruptFile(
+            topic.directory, 0, f"record {first} of topic {topic.name!r} is in no segment and not in the WAL"
+        )
+    source, source_end = chunk.source_of(first)
+    count = min(min(source_end, chunk.end_seq, stop) - first, count_max)
+    at = (first - chunk.first_seq) * ENTRY_SIZE
+    entries = memoryview(chunk.buffer)[at : at + count * ENTRY_SIZE]
+    return Slice(topic.id, first, count, topic.dead.mask(first, count), entries, source, None)
+
+
+def fetch(handles: Handles, part: Slice, bytes_max: int) -> Iterator[FrameBatch | Gap]:
+    """The verified batches of a slice, as far as about `bytes_max` bytes reach: at least one record."""
+    entries = part.entries
+    segment = part.segment
+    if entries is None:
+        assert segment is not None
+        entries = handles.entries(segment, part.first_seq - segment.first_seq, part.count)
+    column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
+    lengths = column["length"].astype(np.int64)
+    keep = max(int(np.searchsorted(np.cumsum(lengths), bytes_max, side="right")), 1)
+    if keep < part.count:
+        column, lengths = column[:keep], lengths[:keep]
+    count = len(column)
+    if segment is not None and segment.sealed:
+        buffer = _mapped(handles, segment)
+        yield from _proven(part, buffer, entries, 0, count, SEGMENT_LAYOUT, 0)
+        return
+    offsets = column["offset"].astype(np.int64)
+    source: Source = _data_file(handles, segment) if segment is not None else _given(part.source)
+    layout = SEGMENT_LAYOUT if segment is not None else WAL_LAYOUT
+    breaks = np.flatnonzero(np.abs(offsets[1:] - (offsets[:-1] + lengths[:-1])) > _FAR) + 1
+    edges = [0, *breaks.tolist(), count]
+    for low, high in pairwise(edges):
+        base = int(offsets[low])
+        end = int((offsets[low:high] + lengths[low:high]).max())
+        try:
+            piece = source.read_at(base, max(end - base, 0))
+        except OSError as error:
+            raise StorageError(f"{source.path} cannot be read at byte {base}: {error}", path=source.path) from error
+        yield from _proven(part, piece, entries, low, high - low, layout, base)
+
+
+def _data_file(handles: Handles, segment: Segment) -> Source:
+    return handles.file(segment.path("data"))
+
+
+def _given(source: Source | None) -> Source:
+    assert source is not None
+    return source
+
+
+def _mapped(handles: Handles, segment: Segment) -> memoryview:
+    try:
+        return handles.data(segment)
+    except ValueError:  # an empty file: every frame of it is missing, and each will say so
+        return memoryview(b"")
+
+
+def _proven(
+    part: Slice, buffer: bytes | memoryview, entries: bytes | memoryview, start: int, count: int, layout: int, base: int
+) -> Iterator[FrameBatch | Gap]:
+    """Batches of whole frames, and a Gap for each live seq whose frame is not."""
+    at = 0
+    while at < count:
+        first = part.first_seq + start + at
+        good = verify(buffer, entries, start + at, count - at, first, layout, part.topic_id, base)
+        if good:
+            low, high = (start + at) * ENTRY_SIZE, (start + at + good) * ENTRY_SIZE
+            dead = part.dead[start + at : start + at + good] if part.dead is not None else None
+            yield FrameBatch(buffer, memoryview(entries)[low:high], first, good, layout, base, dead)
+            at += good
+        if at < count:
+            seq = part.first_seq + start + at
+            if part.dead is None or not part.dead[start + at]:
+                yield Gap(seq, seq, "corrupt")
+            at += 1
+
+
+def scrub(fs: Fs, handles: Handles, topic: Topic) -> list[CorruptFile]:
+    """Read every sealed frame of a topic and name each that is damaged."""
+    found: list[CorruptFile] = []
+    for segment in list(topic.segments):
+        if not segment.sealed:
+            continue
+        part = Slice(topic.id, segment.first_seq, segment.count, None, None, None, segment)
+        mask = topic.dead.mask(segment.first_seq, segment.count)
+        entries = handles.entries(segment, 0, segment.count)
+        offsets = np.frombuffer(entries, dtype=ENTRY_DTYPE)["offset"]
+        buffer = _mapped(handles, segment)
+        for item in _proven(part, buffer, entries, 0, segment.count, SEGMENT_LAYOUT, 0):
+            if isinstance(item, Gap) and (mask is None or not mask[item.gap_from - segment.first_seq]):
+                offset = int(offsets[item.gap_from - segment.first_seq])
+                found.append(CorruptFile(segment.path("data"), offset, f"record {item.gap_from} fails its check"))
+    return found

@@ -1,0 +1,251 @@
+"""Applying what the WAL says to the topics of a snapshot, through the same `apply` methods as live writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from topics.format.control import (
+    BadBody,
+    Dedupe,
+    Delete,
+    EvictWatermark,
+    HeadWatermark,
+    LostRange,
+    LostReason,
+    TopicCreate,
+    TopicDelete,
+)
+from topics.format.frame import MORE, Frame, Kind, decode_frame
+from topics.format.snapshot import Snapshot, TopicRow
+from topics.model.config import Durability, TopicConfig
+from topics.model.errors import CorruptFile
+from topics.storage.handles import Handles
+from topics.storage.lost import LostRanges
+from topics.storage.paths import Paths
+from topics.storage.segment import Segment
+from topics.storage.tail import ENTRY_SIZE
+from topics.storage.topic import Topic, live_sizes
+from topics.storage.walread import FileRead, GroupRead
+
+_IGNORED = frozenset({Kind.CHECKPOINT_MARK})
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+@dataclass(slots=True)
+class Recovered:
+    topics: dict[int, Topic] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    """Ids whose TopicDelete is in the log, or that a later topic of the same name replaced."""
+    next_topic_id: int = 1
+    announce: dict[int, list[tuple[int, int, LostReason]]] = field(default_factory=dict)
+    """Ranges found missing now: to be logged before the first write."""
+    frames: int = 0
+    unknown: list[str] = field(default_factory=list)
+    """Frames of topics nobody knows, for the report."""
+
+
+def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
+    config = msgspec.json.decode(row.config, type=TopicConfig)
+    topic = Topic(row.id, row.name, config, paths.topic(row.id), handles)
+    topic.created_ts = row.created_ts
+    topic.head = row.head
+    topic.last_ts = row.last_ts
+    topic.live, topic.bytes = row.live, row.bytes
+    topic.evict_floor, topic.expiry_floor, topic.trim_floor = row.evict_floor, row.expiry_floor, row.trim_floor
+    topic.delete_below = row.delete_below
+    topic.dead.raise_floor(max(topic.involuntary_floor, topic.delete_below - 1))
+    for first, last in row.dead:
+        topic.dead.mark(first, last)
+    topic.lost = LostRanges(row.lost)
+    topic.ceiling = topic.ceiling_asked = row.ceiling
+    topic.copied = topic.ckpt_seq = row.ckpt_seq
+    topic.unflagged = list(row.unflagged)
+    for key, first, count, ts in row.dedupe:
+        topic.apply_dedupe(key, first, count, ts)
+    topic.segments = [
+        Segment(
+            topic.directory,
+            s.first,
+            s.count,
+            s.data_len,
+            sealed=s.sealed,
+            idx_xxh3=s.idx_xxh3,
+            generation=s.generation,
+            tags=s.tags,
+            foreign=not s.sealed,
+        )
+        for s in row.segments
+    ]
+    topic.dirty = False
+    return topic
+
+
+class Replay:
+    def __init__(self, snapshot: Snapshot, groups: list[GroupRead], paths: Paths, handles: Handles) -> None:
+        self.groups = groups
+        self.paths = paths
+        self.handles = handles
+        self.result = Recovered(next_topic_id=snapshot.next_topic_id)
+        self.snapshot = snapshot
+        self.salvage = any(group.damage for group in groups)
+        self._after_config: int | None = None
+
+    def run(self) -> Recovered:
+        names = {row.id: row.name for row in self.snapshot.topics}
+        self._find_ended(names)
+        for row in self.snapshot.topics:
+            if row.id not in self.result.ended:
+                self.result.topics[row.id] = load_topic(row, self.paths, self.handles)
+        for group in self.groups:
+            for read in group.files:
+                for scan in read.scans:
+                    self.result.frames += scan.frames
+                    for item in scan.items:
+                        self._apply(read, item)
+        return self.result
+
+    # -- which topics there are --------------------------------------------------------------------------------------
+
+    def _find_ended(self, names: dict[int, str]) -> None:
+        """By id alone: a re-created name may live on another shard, so the groups' order says nothing about it."""
+        result = self.result
+        enders: list[tuple[int, str, bool]] = []
+        for group in self.groups:
+            for read in group.files:
+                for scan in read.scans:
+                    for item in scan.items:
+                        if item[0] in (Kind.TOPIC_CREATE, Kind.TOPIC_DELETE):
+                            frame = self._frame(read, item)
+                            if item[0] == Kind.TOPIC_CREATE:
+                                name = self._body(read, frame, TopicCreate).name
+                                names[frame.topic_id] = name
+                                enders.append((frame.topic_id, name, False))
+                            else:
+                                name = self._body(read, frame, TopicDelete).name
+                                enders.append((frame.topic_id, name, True))
+                            result.next_topic_id = max(result.next_topic_id, frame.topic_id + 1)
+        for topic_id, name, deleted in enders:
+            if deleted:
+                result.ended.add(topic_id)
+            result.ended.update(known for known, other in names.items() if other == name and known < topic_id)
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, read: FileRead, item: tuple[int, ...]) -> None:
+        kind, topic_id = item[0], item[1]
+        if kind in _IGNORED or topic_id in self.result.ended:
+            return
+        if kind == Kind.TOPIC_CREATE:
+            self._create(read, self._frame(read, item))
+            return
+        topic = self.result.topics.get(topic_id)
+        if topic is None:
+            self.result.unknown.append(f"{read.wal.path}: a frame of kind {kind} for the unknown topic {topic_id}")
+            return
+        if kind == Kind.APPEND:
+            self._append(read, topic, item)
+            return
+        self._control(read, topic, self._frame(read, item))
+
+    def _create(self, read: FileRead, frame: Frame) -> None:
+        if frame.topic_id in self.result.topics:
+            return
+        body = self._body(read, frame, TopicCreate)
+        config = self._config(read, frame, body)
+        topic = Topic(frame.topic_id, body.name, config, self.paths.topic(frame.topic_id), self.handles)
+        topic.created_ts = frame.ts
+        self.result.topics[frame.topic_id] = topic
+
+    def _append(self, read: FileRead, topic: Topic, item: tuple[int, ...]) -> None:
+        _kind, _id, first, count, index, start, _end, _first_ts, last_ts, accounted = item
+        last = first + count - 1
+        if last <= topic.ckpt_seq:
+            return
+        skip = max(topic.ckpt_seq + 1 - first, 0)
+        expected = topic.head + 1
+        first += skip
+        count -= skip
+        if first != expected:
+            self._jump(read, topic, expected, first, start)
+            if first < expected:
+                return
+        at = (index + skip) * ENTRY_SIZE
+        entries = memoryview(read.entries)[at : at + count * ENTRY_SIZE]
+        if skip:
+            accounted = int(live_sizes(entries, None).sum())
+        chunk = topic.tail.add(first, entries, count)
+        chunk.place(first, read.wal)
+        topic.apply_append(first, count, accounted, last_ts)
+
+    def _jump(self, read: FileRead, topic: Topic, expected: int, found: int, offset: int) -> None:
+        """Seqs that nobody announced as skipped are missing: records were here."""
+        if not self.salvage:
+            why = f"topic {topic.name!r} goes on with record {found} where {expected} was expected"
+            raise CorruptFile(read.wal.path, offset, why)
+        if found > expected:
+            self._lose(topic, expected, found - 1, LostReason.CORRUPT)
+
+    def _lose(self, topic: Topic, first: int, last: int, reason: LostReason) -> None:
+        topic.apply_lost(first, last, reason)
+        self.result.announce.setdefault(topic.id, []).append((first, last, reason))
+
+    def _control(self, read: FileRead, topic: Topic, frame: Frame) -> None:
+        after_config, self._after_config = self._after_config, None
+        if frame.kind == Kind.DELETE:
+            delete = self._body(read, frame, Delete)
+            below = delete.before_seq or 0 if delete.match is None else 0
+            topic.apply_delete(below, (*delete.ranges, *((seq, seq) for seq in delete.seqs)))
+        elif frame.kind == Kind.EVICT_WATERMARK:
+            floors = self._body(read, frame, EvictWatermark)
+            topic.apply_evict(floors.evict_floor, floors.expiry_floor)
+        elif frame.kind == Kind.HEAD_WATERMARK:
+            ceiling = self._body(read, frame, HeadWatermark).ceiling
+            if after_config == topic.id and ceiling > topic.head:
+                topic.apply_lost(topic.head + 1, ceiling, LostReason.SKIPPED)
+            topic.apply_ceiling(ceiling)
+        elif frame.kind == Kind.DEDUPE:
+            dedupe = self._body(read, frame, Dedupe)
+            if dedupe.first_seq > topic.ckpt_seq:
+                topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
+        elif frame.kind == Kind.LOST_RANGE:
+            lost = self._body(read, frame, LostRange)
+            topic.apply_lost(lost.first, lost.last, LostReason(lost.reason))
+        elif frame.kind == Kind.CONFIG_UPDATE:
+            topic.apply_config(self._config(read, frame, self._body(read, frame, TopicCreate)))
+            if frame.flags & MORE:
+                self._after_config = topic.id
+        else:
+            why = f"a frame of kind {frame.kind} is not known to this version"
+            raise CorruptFile(read.wal.path, frame.offset, why)
+
+    def _config(self, read: FileRead, frame: Frame, body: TopicCreate) -> TopicConfig:
+        try:
+            return msgspec.json.decode(body.config_json, type=TopicConfig)
+        except msgspec.DecodeError as error:
+            raise CorruptFile(
+                read.wal.path, frame.offset, f"the config of {body.name!r} is not valid: {error}"
+            ) from None
+
+    @staticmethod
+    def _frame(read: FileRead, item: tuple[int, ...]) -> Frame:
+        return decode_frame(read.view, item[-2], item[-1])
+
+    @staticmethod
+    def _body(read: FileRead, frame: Frame, kind: type[Body]) -> Body:
+        try:
+            return kind.decode(frame.body)  # type: ignore[attr-defined, no-any-return]
+        except BadBody as error:
+            raise CorruptFile(read.wal.path, frame.offset, f"its body is not valid: {error}") from None
+
+    # -- what is missing at the end ------------------------------------------------------------------------------------
+
+    def close_tails(self, clean: bool, same_boot: bool) -> None:
+        """Seqs of `disk` topics that were reserved and not found may have been handed out: nobody gets them again."""
+        for topic in self.result.topics.values():
+            if not clean and topic.durability == Durability.DISK and topic.ceiling > topic.head:
+                reason = LostReason.SKIPPED if same_boot else LostReason.CRASH
+                self._lose(topic, topic.head + 1, topic.ceiling, reason)
+            topic.ordered = topic.published()

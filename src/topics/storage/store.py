@@ -1,0 +1,408 @@
+"""A data directory held by one process: its lock, its WAL shards, its topics.
+
+Every method that reads or changes topics is called under `lock`; I/O that takes time (a shard's `run`, a checkpoint's
+`run`, fetching payloads) happens without it. The store itself has no thread: `storage/commit.py` adds them for
+embedded use, a server loops over the same steps, and a simulation calls them by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from topics.format.checksum import self_test, shard_of
+from topics.format.control import HeadWatermark, LostRange, LostReason, Selector, TopicCreate, TopicDelete
+from topics.format.frame import DURABLE, MORE, Kind, encode_frame
+from topics.format.prepared import Prepared
+from topics.format.snapshot import Position
+from topics.host.clock import Clock
+from topics.host.fs import Fs, Lock, replace_file
+from topics.host.ids import Ids
+from topics.model.config import Durability, TopicConfig, check_topic_name
+from topics.model.errors import (
+    StoreClosed,
+    Throttled,
+    TopicExists,
+    TopicNotEmpty,
+    TopicNotFound,
+    TopicsError,
+)
+from topics.storage import paths as names
+from topics.storage.append import Append, check_room, order_append
+from topics.storage.checkpoint import Checkpoint
+from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
+from topics.storage.handles import Handles
+from topics.storage.options import StoreOptions
+from topics.storage.paths import Paths
+from topics.storage.repair import bury, ensure_dir
+from topics.storage.snapshots import Snapshots
+from topics.storage.submission import Submission, WaitFirst
+from topics.storage.tagsearch import find_tagged
+from topics.storage.topic import Effect, Topic
+from topics.storage.wal import Numbers, Shard, fresh_error
+from topics.storage.walfile import discard
+
+
+class Store:
+    def __init__(
+        self,
+        fs: Fs,
+        paths: Paths,
+        options: StoreOptions,
+        clock: Clock,
+        ids: Ids,
+        lock: AbstractContextManager[object],
+        guard: Lock,
+    ) -> None:
+        self_test()
+        self.fs = fs
+        self.paths = paths
+        self.options = options
+        self.clock = clock
+        self.ids = ids
+        self.lock = lock
+        self.guard = guard
+        self.handles = Handles(fs)
+        self.snapshots = Snapshots(fs, paths)
+        self.numbers = Numbers(1)
+        self.shards: list[Shard] = []
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.creating: dict[str, Submission] = {}
+        self.next_topic_id = 1
+        self.rows: dict[int, bytes] = {}
+        """Each topic as the last snapshot has it, encoded: an unchanged topic costs the next one a copy."""
+        self.positions: dict[str, Position] = {}
+        self.retired: dict[str, list[int]] = {}
+        """WAL files of groups that the present layout does not use."""
+        self.graveyard: list[int] = []
+        """Dropped topics whose files are still there."""
+        self.opened_ns = clock.monotonic_ns()
+        self.checkpointed_ns = self.opened_ns
+        self.trouble: Exception | None = None
+        """Why the last checkpoint failed; None = it did not."""
+        self.report: list[str] = []
+        """What recovery had to say."""
+        self.store_id = ""
+        self.closed = False
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def all_topics(self) -> Iterable[Topic]:
+        return self.by_id.values()
+
+    def topics_of(self, shard: int) -> Iterable[Topic]:
+        return [topic for topic in self.by_id.values() if topic.shard == shard]
+
+    def topic(self, name: str) -> Topic:
+        self.check_open()
+        topic = self.topics.get(name)
+        if topic is None or topic.closing:
+            raise TopicNotFound(name)
+        return topic
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise StoreClosed("the store is closed")
+
+    def shard_for(self, topic: Topic) -> Shard:
+        return self.shards[topic.shard]
+
+    def create(self, name: str, config: TopicConfig) -> Submission | None:
+        """Log a new topic; None if it is there already with this config. Racing creates log one id."""
+        self.check_open()
+        check_topic_name(name)
+        if name in self.creating:
+            raise WaitFirst(self.creating[name])
+        known = self.topics.get(name)
+        if known is not None:
+            if known.closing:
+                raise WaitFirst(known.pending[-1].submission)
+            if known.ordered.config.type != config.type:
+                raise TopicExists(
+                    f"topic {name!r} is a {known.config.type}; it cannot become a {config.type}",
+                    topic=name,
+                    existing_type=known.config.type,
+                    requested_type=config.type,
+                )
+            return None
+        limit = self.options.max_topics
+        if limit and len(self.by_id) + len(self.creating) >= limit:
+            raise Throttled(f"the store holds {limit} topics, its limit", limit="max_topics", max=limit)
+        topic_id = self.next_topic_id
+        index = shard_of(topic_id, self.options.wal_shards)
+        shard = self.shards[index]
+        shard.check()
+        self.next_topic_id += 1
+        now = self.clock.now_ms()
+        topic = Topic(topic_id, name, config, self.paths.topic(topic_id), self.handles)
+        topic.shard = index
+        topic.created_ts = now
+        reserve = self.options.reserve_seqs if config.commit_class == Durability.DISK else 0
+        body = TopicCreate(name, msgspec.json.encode(config)).encode()
+        buffers: list[bytes | bytearray] = [
+            encode_frame(Kind.TOPIC_CREATE, topic_id, body, ts=now, flags=DURABLE | (MORE if reserve else 0))
+        ]
+        if reserve:
+            watermark = HeadWatermark(reserve).encode()
+            buffers.append(encode_frame(Kind.HEAD_WATERMARK, topic_id, watermark, ts=now, flags=DURABLE))
+
+        def apply(_: Submission) -> None:
+            del self.creating[name]
+            topic.apply_ceiling(reserve)
+            self.topics[name] = self.by_id[topic_id] = topic
+
+        def fail(_: Submission) -> None:
+            self.creating.pop(name, None)
+
+        self.creating[name] = Submission(topic_id, buffers, apply, needs_sync=True, on_fail=fail)
+        return shard.submit(self.creating[name])
+
+    def configure(self, name: str, config: TopicConfig) -> Submission | None:
+        """Replace a topic's config; None if nothing changes."""
+        topic = self.topic(name)
+        current = topic.ordered.config
+        if current == config:
+            return None
+        if current.type != config.type:
+            raise TopicExists(
+                f"topic {name!r} is a {current.type}; it cannot become a {config.type}",
+                topic=name,
+                existing_type=current.type,
+                requested_type=config.type,
+            )
+        shard = self.shard_for(topic)
+        shard.check()
+        return order_config(topic, shard, self.clock.now_ms(), config)
+
+    def drop(self, name: str, if_empty: bool = False) -> Submission | None:
+        """Log the end of a topic; None if there is none. Its files go with the next housekeeping."""
+        self.check_open()
+        if name in self.creating:
+            raise WaitFirst(self.creating[name])
+        topic = self.topics.get(name)
+        if topic is None:
+            return None
+        if topic.closing:
+            raise WaitFirst(topic.pending[-1].submission)
+        if if_empty and topic.ordered.live:
+            raise TopicNotEmpty(f"topic {name!r} holds {topic.live} records", topic=name, count=topic.live)
+        shard = self.shard_for(topic)
+        shard.check()
+        body = TopicDelete(name).encode()
+        frame = encode_frame(Kind.TOPIC_DELETE, topic.id, body, ts=self.clock.now_ms(), flags=DURABLE)
+        effect = Effect()
+        topic.closing = True
+
+        def apply(_: Submission) -> None:
+            del self.topics[name]
+            del self.by_id[topic.id]
+            self.graveyard.append(topic.id)
+
+        def fail(failed: Submission) -> None:
+            if failed.file is None:
+                topic.closing = False
+                topic.withdraw(effect)
+
+        effect.submission = Submission(topic.id, [frame], apply, needs_sync=True, on_fail=fail)
+        topic.order(effect)
+        return shard.submit(effect.submission)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def append(self, name: str, prepared: Prepared, key: str | None = None) -> Append:
+        topic = self.topic(name)
+        now = self.clock.now_ms()
+        if key is not None:
+            if key in topic.gates:
+                raise WaitFirst(topic.gates[key])
+            known = topic.dedupe.get(key, now, topic.ordered.config.idempotency_window_ms)
+            if known is not None:
+                return Append(topic, known.first_seq, known.records, known.ts, deduped=True)
+        shard = self.shard_for(topic)
+        if topic.ordered.config.commit_class != Durability.EPHEMERAL:
+            shard.check(len(prepared.frames))
+        self.sweep(topic)
+        check_room(topic, prepared)
+        return order_append(
+            topic, shard, prepared, now, self.clock.monotonic_ns(), key, self.options.reserve_seqs
+        )  # fmt: skip
+
+    def delete(
+        self, name: str, before_seq: int | None, match: Selector | None
+    ) -> tuple[Submission | None, Callable[[], int]]:
+        topic = self.topic(name)
+        shard = self.shard_for(topic)
+        shard.check()
+        self.sweep(topic)
+        ranges = join_ranges(find_tagged(self.handles, topic, match, before_seq)) if match is not None else ()
+        return order_delete(topic, shard, self.clock.now_ms(), before_seq, match, ranges)
+
+    def sweep(self, topic: Topic) -> Submission | None:
+        """Evict what has become too old or too much. Trouble with the shard leaves everything as it is."""
+        config = topic.ordered.config
+        if topic.closing or not (config.ttl_ms or config.cap_records or config.cap_bytes):
+            return None
+        shard = self.shard_for(topic)
+        ready = self.clock.monotonic_ns() - self.opened_ns >= self.options.ttl_grace_ms * 1_000_000
+        try:
+            shard.check()
+        except TopicsError:
+            return None
+        return order_retention(topic, shard, self.clock.now_ms(), ready)
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def checkpoint_due(self) -> bool:
+        since_ms = (self.clock.monotonic_ns() - self.checkpointed_ns) // 1_000_000
+        if since_ms < self.options.checkpoint_gap_ms:
+            return False
+        written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
+        if written >= max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size):
+            return True
+        return since_ms >= self.options.checkpoint_ms and bool(written or self.graveyard or self._aged())
+
+    def _aged(self) -> bool:
+        age_ms = self.options.segment_max_age_ms
+        if not age_ms:
+            return False
+        oldest = self.clock.monotonic_ns() - age_ms * 1_000_000
+        return any(
+            topic.segments and not topic.segments[-1].sealed and topic.segments[-1].opened_ns <= oldest
+            for topic in self.by_id.values()
+        )
+
+    def begin_checkpoint(self, clean: bool = False) -> Checkpoint:
+        self.checkpointed_ns = self.clock.monotonic_ns()
+        if clean:
+            for topic in self.by_id.values():
+                topic.dirty = topic.dirty or topic.ceiling != topic.head
+        checkpoint = Checkpoint(self, self.lock, clean)
+        checkpoint.begin()
+        return checkpoint
+
+    def bury(self) -> None:
+        """Remove the files of dropped topics. A file that will not go keeps the WAL that tells of the drop."""
+        with self.lock:
+            waiting = list(self.graveyard)
+        for topic_id in waiting:
+            try:
+                bury(self.fs, self.paths, topic_id)
+            except OSError:
+                continue
+            with self.lock:
+                self.graveyard.remove(topic_id)
+
+    def trim(self) -> None:
+        """Let go of WAL files wholly below the older kept snapshot; some become spares."""
+        older = self.snapshots.older
+        with self.lock:
+            if older is None or self.graveyard:
+                return
+            doomed: list[str] = []
+            for shard in self.shards:
+                position = older.get(shard.key)
+                if position is None:
+                    continue
+                gone = [item for item in shard.sealed if item[0] < position.file]
+                shard.sealed = [item for item in shard.sealed if item[0] >= position.file]
+                for number, length in gone:
+                    path = f"{shard.directory}/{names.wal_name(number)}"
+                    full = length * 2 > self.options.wal_file_bytes
+                    if full and len(shard.recyclable) < 2:
+                        shard.recyclable.append(path)
+                    else:
+                        doomed.append(path)
+            retired = [
+                (key, numbers)
+                for key, numbers in self.retired.items()
+                if key in older and all(number < older[key].file for number in numbers)
+            ]
+        for path in doomed:
+            discard(self.fs, path)
+        for key, numbers in retired:
+            self._remove_group(key, numbers)
+
+    def _remove_group(self, key: str, numbers: list[int]) -> None:
+        """The files of a layout that is no longer used; its key stays listed until the removal is synced."""
+        directory = self.paths.group(key)
+        try:
+            for number in numbers:
+                path = f"{directory}/{names.wal_name(number)}"
+                if self.fs.exists(path):
+                    self.fs.remove(path)
+            if self.fs.exists(f"{directory}/CURRENT"):
+                self.fs.remove(f"{directory}/CURRENT")
+            self.fs.sync_dir(directory)
+        except OSError:
+            return
+        with self.lock:
+            del self.retired[key]
+            self.positions.pop(key, None)
+
+    def lost_boot(self) -> None:
+        """A sync failed: what the page cache says is no longer what the disk has."""
+        discard(self.fs, self.paths.boot)
+
+    # -- the steps of a writer, for callers without threads ------------------------------------------------------------
+
+    def step(self, shard: Shard) -> bool:
+        """One turn of a shard's writer, in place. True if there was something to do."""
+        write = shard.take()
+        if write is None:
+            return False
+        shard.run(write)
+        shard.finish(write)
+        return True
+
+    def drive(self, submission: Submission | None) -> None:
+        """Step until the submission is settled; raise its error if it failed."""
+        while submission is not None and not submission.settled:
+            self.drive_once()
+        if submission is not None and submission.error is not None:
+            raise fresh_error(submission.error)
+
+    def checkpoint(self, clean: bool = False) -> bool:
+        """A whole checkpoint in place."""
+        checkpoint = self.begin_checkpoint(clean)
+        for mark in checkpoint.marks:
+            while not mark.settled:
+                self.drive_once()
+        return checkpoint.run()
+
+    def drive_once(self) -> None:
+        if not any(self.step(shard) for shard in self.shards):
+            for shard in self.shards:
+                sync = shard.take_sync()
+                if sync is not None:
+                    sync.run()
+                    shard.finish_sync(sync)
+
+    def announce(self, ranges: dict[int, list[tuple[int, int, LostReason]]]) -> dict[int, list[bytes]]:
+        """LostRange frames per shard, to be logged before the first write."""
+        frames: dict[int, list[bytes]] = {}
+        for topic_id, rows in ranges.items():
+            topic = self.by_id.get(topic_id)
+            if topic is None:
+                continue
+            for first, last, reason in rows:
+                body = LostRange(first, last, reason).encode()
+                frame = encode_frame(Kind.LOST_RANGE, topic_id, body, ts=topic.last_ts, flags=DURABLE)
+                frames.setdefault(topic.shard, []).append(frame)
+        return frames
+
+    def write_boot(self) -> None:
+        replace_file(self.fs, self.paths.boot, self.fs.identity(self.paths.root).encode())
+
+    def release(self) -> None:
+        """Let go of files and of the directory."""
+        self.closed = True
+        self.handles.close()
+        self.guard.release()
+
+
+def make_directories(fs: Fs, paths: Paths) -> None:
+    for path in (paths.meta, paths.wal, paths.topics):
+        ensure_dir(fs, path)

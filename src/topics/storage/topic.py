@@ -1,0 +1,366 @@
+"""One topic's live state, and the `apply` methods that live writes and recovery share.
+
+Two views of a topic exist while writes are under way. The published view is what readers see; it changes only in
+`apply_*`, in WAL order, when a submission's class is satisfied. The ordered view (`ordered`) is the published one plus
+everything that was handed to the WAL since; the next write is decided on it: its seq, its time, what a cap will evict.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.format.control import LostReason
+from topics.format.prepared import Prepared
+from topics.format.segment import ENTRY_DTYPE
+from topics.model.config import Durability, TopicConfig
+from topics.storage.dead import DeadSet
+from topics.storage.dedupe import Dedupe, Remembered
+from topics.storage.handles import Handles
+from topics.storage.lost import LostRanges
+from topics.storage.segment import Segment
+from topics.storage.submission import Submission
+from topics.storage.tail import ENTRY_SIZE, RamBlock, Tail
+
+
+@dataclass(slots=True, eq=False)
+class Effect:
+    """What one ordered submission will do to its topic, as far as later decisions need to know."""
+
+    submission: Submission | None = None
+    head: int = 0
+    ts: int = 0
+    live: int = 0
+    bytes: int = 0
+    evict_floor: int = 0
+    expiry_floor: int = 0
+    delete_below: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    config: TopicConfig | None = None
+    batch: Prepared | None = None
+    """The records of an append: a delete by tag ordered behind it looks at them too."""
+
+
+@dataclass(slots=True)
+class Ordered:
+    """The published state plus the effects still under way."""
+
+    head: int
+    ts: int
+    live: int
+    bytes: int
+    evict_floor: int
+    expiry_floor: int
+    delete_below: int
+    config: TopicConfig
+    overlay: DeadSet | None = None
+    """Seqs that ordered deletes and floors will kill, beyond those dead already; None = none."""
+
+    @property
+    def floor(self) -> int:
+        return max(self.evict_floor, self.expiry_floor, self.delete_below - 1)
+
+    def add(self, effect: Effect) -> None:
+        self.head = max(self.head, effect.head)
+        self.ts = max(self.ts, effect.ts)
+        self.live += effect.live
+        self.bytes += effect.bytes
+        self.evict_floor = max(self.evict_floor, effect.evict_floor)
+        self.expiry_floor = max(self.expiry_floor, effect.expiry_floor)
+        self.delete_below = max(self.delete_below, effect.delete_below)
+        if effect.config is not None:
+            self.config = effect.config
+        if effect.ranges or effect.evict_floor or effect.expiry_floor or effect.delete_below:
+            if self.overlay is None:
+                self.overlay = DeadSet()
+            for first, last in effect.ranges:
+                self.overlay.mark(first, last)
+            self.overlay.raise_floor(self.floor)
+
+
+class Topic:
+    __slots__ = (
+        "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
+        "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "gates", "handles", "head", "id",
+        "last_ts", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last", "segments",
+        "shard", "tag_tail", "tail", "trim_floor", "unflagged",
+    )  # fmt: skip
+
+    def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
+        self.id = topic_id
+        self.name = name
+        self.config = config
+        self.directory = directory
+        self.handles = handles
+        self.created_ts = 0
+        self.shard = 0
+        self.head = 0
+        """Highest published seq."""
+        self.last_ts = 0
+        self.live = 0
+        self.bytes = 0
+        self.evict_floor = 0
+        self.expiry_floor = 0
+        self.trim_floor = 0
+        """Last seq lost by a cap, by age, by a router's source: all against the reader's will."""
+        self.delete_below = 0
+        """Everything below it was deleted on purpose."""
+        self.dead = DeadSet()
+        """Seqs that no reader gets: deleted, lost, skipped, or below a floor."""
+        self.lost = LostRanges()
+        self.segments: list[Segment] = []
+        self.copied = 0
+        """Last seq that segments hold or that needs no copy."""
+        self.ckpt_seq = 0
+        """Last seq that the newest snapshot covers; recovery skips Appends at or below it."""
+        self.tail = Tail()
+        self.ram: RamBlock | None = None
+        self.ceiling = 0
+        """Seqs up to it are reserved by a synced HeadWatermark."""
+        self.ceiling_asked = 0
+        self.reserved_last = 0
+        self.reserved_at = 0
+        self.dedupe = Dedupe()
+        self.gates: dict[str, Submission] = {}
+        """Idempotency keys of appends under way."""
+        self.unflagged: list[tuple[int, int]] = []
+        """Deleted ranges whose frames in segments do not carry the delete flag yet."""
+        self.pending: deque[Effect] = deque()
+        self.closing = False
+        """Its TopicDelete is ordered: nothing more may be."""
+        self.dirty = True
+        """Changed since the last snapshot captured it."""
+        self.tag_tail: object | None = None
+        self.ordered = self.published()
+
+    @property
+    def epoch(self) -> int:
+        return self.id
+
+    @property
+    def durability(self) -> Durability:
+        return self.config.commit_class
+
+    # -- ordering ---------------------------------------------------------------------------------------------------
+
+    def published(self) -> Ordered:
+        return Ordered(
+            self.head, self.last_ts, self.live, self.bytes,
+            self.evict_floor, self.expiry_floor, self.delete_below, self.config,
+        )  # fmt: skip
+
+    def order(self, effect: Effect) -> None:
+        self.pending.append(effect)
+        self.ordered.add(effect)
+
+    def settled(self, effect: Effect) -> None:
+        """The effect was applied (or will never be): the ordered view no longer adds it."""
+        if self.pending and self.pending[0] is effect:
+            self.pending.popleft()
+        else:
+            self.pending.remove(effect)
+        if not self.pending:
+            self.ordered = self.published()
+
+    def withdraw(self, effect: Effect) -> None:
+        """A submission failed before a byte of it was written: its seqs are free again."""
+        if effect in self.pending:
+            self.pending.remove(effect)
+        self.ordered = self.published()
+        for other in self.pending:
+            self.ordered.add(other)
+        self.tail.cut_after(self.ordered.head)
+
+    # -- applying: the only places where the published state changes -------------------------------------------------
+
+    def apply_append(self, first_seq: int, count: int, accounted: int, ts: int) -> None:
+        """Records first_seq .. first_seq + count - 1, already in the tail, become readable."""
+        self.dirty = True
+        self.last_ts = max(self.last_ts, ts)
+        last = first_seq + count - 1
+        if first_seq <= self.dead.floor:  # a floor known from later than these records: they are dead on arrival
+            self.head = max(self.head, last)
+            live, size = self.measure(first_seq, last)
+            self.live += live
+            self.bytes += size
+            return
+        self.live += count
+        self.bytes += accounted
+        self.head = last
+
+    def apply_delete(self, delete_below: int, ranges: tuple[tuple[int, int], ...]) -> int:
+        """Delete on purpose: everything below `delete_below`, and the ranges. Returns how many records died."""
+        self.dirty = True
+        before = self.live
+        if delete_below > self.delete_below:
+            self.delete_below = delete_below
+            self._flag_later(self.dead.floor + 1, delete_below - 1)
+            self._raise_floor()
+        for first, last in ranges:
+            self._kill(first, last)
+            self._flag_later(first, last)
+        return before - self.live
+
+    def apply_evict(self, evict_floor: int, expiry_floor: int) -> None:
+        self.dirty = True
+        self.evict_floor = max(self.evict_floor, evict_floor)
+        self.expiry_floor = max(self.expiry_floor, expiry_floor)
+        self._raise_floor()
+        self.lost.drop_through(self.involuntary_floor)
+
+    def apply_lost(self, first: int, last: int, reason: LostReason) -> None:
+        """Seqs that exist for nobody: said to readers unless they were merely skipped."""
+        self.dirty = True
+        self._kill(first, min(last, self.head))
+        self.dead.mark(first, last)
+        self.lost.add(first, last, reason)
+        self.lost.drop_through(self.involuntary_floor)
+        self.dedupe.drop_in(first, last)
+        self.head = max(self.head, last)
+
+    def apply_config(self, config: TopicConfig) -> None:
+        self.dirty = True
+        self.config = config
+
+    def apply_dedupe(self, key: str, first_seq: int, count: int, ts: int) -> None:
+        self.dirty = True
+        self.dedupe.add(key, Remembered(first_seq, count, ts))
+
+    def apply_ceiling(self, ceiling: int) -> None:
+        self.dirty = True
+        self.ceiling = max(self.ceiling, ceiling)
+        self.ceiling_asked = max(self.ceiling_asked, self.ceiling)
+
+    def _raise_floor(self) -> None:
+        floor = max(self.involuntary_floor, self.delete_below - 1)
+        if floor <= self.dead.floor:
+            return
+        self._kill(self.dead.floor + 1, min(floor, self.head))
+        self.dead.raise_floor(floor)
+
+    def _kill(self, first: int, last: int) -> None:
+        """Take the live records of first..last out of the counts and mark them dead."""
+        first = max(first, self.dead.floor + 1)
+        last = min(last, self.head)
+        if first > last:
+            return
+        for segment in self.segments_between(first, last + 1):
+            low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
+            self.count(segment)
+            if low == segment.first_seq and high == segment.end_seq:
+                live, size = segment.live, segment.bytes
+            else:
+                live, size = self._measure_segment(segment, low, high, None)
+            segment.live -= live
+            segment.bytes -= size
+            self.live -= live
+            self.bytes -= size
+        live, size = self._measure_tail(max(first, self.copied + 1), last + 1, None)
+        self.live -= live
+        self.bytes -= size
+        self.dead.mark(first, last)
+
+    def _flag_later(self, first: int, last: int) -> None:
+        last = min(last, self.copied)
+        if first <= last and self.segments:
+            self.unflagged.append((first, last))
+
+    # -- floors -----------------------------------------------------------------------------------------------------
+
+    @property
+    def involuntary_floor(self) -> int:
+        return max(self.evict_floor, self.expiry_floor, self.trim_floor)
+
+    @property
+    def earliest_seq(self) -> int:
+        """The first live seq, or head + 1."""
+        return self.dead.next_live(self.dead.floor + 1, self.head + 1)
+
+    # -- measuring --------------------------------------------------------------------------------------------------
+
+    def segments_between(self, first: int, end: int) -> Iterator[Segment]:
+        at = max(bisect_right(self.segments, first, key=lambda segment: segment.first_seq) - 1, 0)
+        for segment in self.segments[at:]:
+            if segment.first_seq >= end:
+                return
+            if segment.end_seq > first:
+                yield segment
+
+    def segment_of(self, seq: int) -> Segment | None:
+        at = bisect_right(self.segments, seq, key=lambda segment: segment.first_seq) - 1
+        if at < 0 or seq >= self.segments[at].end_seq:
+            return None
+        return self.segments[at]
+
+    def measure(self, first: int, last: int, overlay: DeadSet | None = None) -> tuple[int, int]:
+        """Live records of first..last and their accounted bytes; `overlay` counts as dead too."""
+        live = size = 0
+        for segment in self.segments_between(first, last + 1):
+            low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
+            if overlay is None and low == segment.first_seq and high == segment.end_seq:
+                self.count(segment)
+                live += segment.live
+                size += segment.bytes
+            else:
+                more = self._measure_segment(segment, low, high, overlay)
+                live += more[0]
+                size += more[1]
+        more = self._measure_tail(max(first, self.copied + 1), last + 1, overlay)
+        return live + more[0], size + more[1]
+
+    def count(self, segment: Segment) -> None:
+        """Fill in how much of a segment is live, if that is not known yet."""
+        if segment.live < 0:
+            segment.live, segment.bytes = self._measure_segment(segment, segment.first_seq, segment.end_seq, None)
+
+    def _measure_segment(self, segment: Segment, low: int, high: int, overlay: DeadSet | None) -> tuple[int, int]:
+        if not segment.live:
+            return 0, 0
+        entries = self.handles.entries(segment, low - segment.first_seq, high - low)
+        return self._measure_entries(entries, low, high - low, overlay)
+
+    def _measure_tail(self, first: int, end: int, overlay: DeadSet | None) -> tuple[int, int]:
+        live = size = 0
+        for chunk, low, high in self.tail.between(first, end):
+            start = (low - chunk.first_seq) * ENTRY_SIZE
+            view = memoryview(chunk.buffer)[start : start + (high - low) * ENTRY_SIZE]
+            more = self._measure_entries(view, low, high - low, overlay)
+            live += more[0]
+            size += more[1]
+        return live, size
+
+    def _measure_entries(self, entries: memoryview, first: int, count: int, overlay: DeadSet | None) -> tuple[int, int]:
+        if count == 1:
+            gone = first in self.dead or (overlay is not None and first in overlay)
+            return (0, 0) if gone else (1, int.from_bytes(entries[17:20], "little"))
+        sizes = live_sizes(entries, self.gone_mask(first, count, overlay))
+        return len(sizes), int(sizes.sum(dtype=np.uint64))
+
+    def gone_mask(self, first: int, count: int, overlay: DeadSet | None = None) -> bytes | None:
+        mask = self.dead.mask(first, count)
+        if overlay is None:
+            return mask
+        other = overlay.mask(first, count)
+        if mask is None or other is None:
+            return mask if other is None else other
+        return (np.frombuffer(mask, dtype=np.uint8) | np.frombuffer(other, dtype=np.uint8)).tobytes()
+
+
+def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32]:
+    """Accounted bytes of the entries that are not gone, in seq order."""
+    column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
+    sizes: npt.NDArray[np.uint32] = entry_sizes(column)
+    if mask is None:
+        return sizes
+    return sizes[np.frombuffer(mask, dtype=np.uint8) == 0]
+
+
+def entry_sizes(column: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    words: npt.NDArray[np.uint32] = np.ascontiguousarray(column).view(np.uint32).reshape(-1, 5)[:, 4]
+    sizes: npt.NDArray[np.uint32] = words >> np.uint32(8)
+    return sizes

@@ -1,0 +1,455 @@
+"""A WAL shard: submissions in, one write and at most one sync for all that has queued, completions in WAL order.
+
+    take()   under the store's lock: what to write next
+    run()    without it: rotate where needed, write, sync where a submission needs it
+    finish() under it again: complete submissions in order
+
+One write is under way at a time; a background sync may run beside it. The server and embedded use loop these in
+threads; a simulation calls them by hand, in any interleaving.
+
+A failed write or sync is final: the shard is read-only until the store is opened again. Nothing is retried,
+rewound or overwritten, because after a failed sync the kernel may call pages clean that never reached the disk.
+Only the making of the next file may fail and heal, because not one byte of the log was written by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from topics.format.control import FileMark, SyncMark
+from topics.format.current import Current
+from topics.format.frame import DURABLE, Kind, encode_frame
+from topics.host.clock import Clock
+from topics.host.fs import Fs, replace_file, write_all
+from topics.model import limits
+from topics.model.errors import DiskFull, ReadOnly, Throttled, TopicsError, WriteFailed
+from topics.storage.options import StoreOptions
+from topics.storage.paths import wal_name
+from topics.storage.submission import Buffers, State, Submission
+from topics.storage.walfile import NO_SPACE, Spare, WalFile, discard, make_spare, recycle
+
+_FIRST_CAPACITY = 4 * 1024 * 1024
+"""The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
+
+
+class Numbers:
+    """WAL file numbers: one counter for the whole directory, never reused."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, following: int) -> None:
+        self.next = following
+
+    def take(self) -> int:
+        number = self.next
+        self.next += 1
+        return number
+
+
+@dataclass(slots=True)
+class ShardStats:
+    frames: int = 0
+    batches: int = 0
+    syncs: int = 0
+    bytes_written: int = 0
+    rotations: int = 0
+    submit_full: int = 0
+    depth_peak: int = 0
+
+
+@dataclass(slots=True)
+class SparePlan:
+    """How the next file is to be made; decided under the lock, carried out without it."""
+
+    fs: Fs
+    directory: str
+    serial: int
+    capacity: int
+    old: str | None
+    """A WAL file to recycle."""
+
+    def run(self) -> Spare:
+        if self.old is not None:
+            return recycle(self.fs, self.directory, self.serial, self.old, self.capacity)
+        return make_spare(self.fs, self.directory, self.serial, self.capacity)
+
+
+@dataclass(slots=True)
+class Rotation:
+    number: int
+    spare: Spare | None
+    plan: SparePlan | None
+    """Where no spare is ready, how to make one."""
+    old: WalFile | None
+    previous: tuple[int, int]
+    """Number and valid length of the file before, for the first frame of the new one."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One turn of the writer. `run` fills in what happened; `finish` makes it true."""
+
+    submissions: list[Submission]
+    sync: bool
+    dsync: bool
+    evidence: int | None
+    """What an evidence mark at the front of this batch states to be synced; None = no mark."""
+    rotation: Rotation | None
+    file: WalFile | None = None
+    end: int = 0
+    synced: bool = False
+    refused: OSError | None = None
+    """The next file could not be made; no byte was written."""
+    error: OSError | None = None
+
+
+@dataclass(slots=True)
+class Sync:
+    file: WalFile
+    end: int
+    error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            self.file.file.sync()
+        except OSError as error:
+            self.error = error
+
+
+@dataclass(slots=True)
+class Shard:
+    index: int
+    key: str
+    directory: str
+    fs: Fs
+    clock: Clock
+    options: StoreOptions
+    numbers: Numbers
+    sealed: list[tuple[int, int]]
+    """(number, valid length) of older files of this group that are still there."""
+    on_failed_sync: Callable[[], None]
+    """Told once when a sync failed, so that the store stops trusting the page cache."""
+    file: WalFile | None = None
+    spare: Spare | None = None
+    queue: deque[Submission] = field(default_factory=deque)
+    queued_bytes: int = 0
+    waiting: deque[Submission] = field(default_factory=deque)
+    """Written, not completed: their sync, their reservation or an earlier one of their lane is missing."""
+    writing: bool = False
+    syncing: bool = False
+    failed: WriteFailed | None = None
+    refusing: DiskFull | None = None
+    dirty_since_ns: int | None = None
+    """Monotonic time of the first byte that is written and not synced."""
+    evidence_ns: int = 0
+    wal_bytes: int = 0
+    """Bytes written since the last checkpoint began."""
+    recyclable: list[str] = field(default_factory=list)
+    stats: ShardStats = field(default_factory=ShardStats)
+
+    # -- submitting -------------------------------------------------------------------------------------------------
+
+    def check(self, size: int = 0) -> None:
+        """Raise if a submission of this size cannot be taken now."""
+        if self.failed is not None:
+            raise ReadOnly(
+                f"WAL shard {self.index} is read-only since {self.failed.message}; reopen the store to write again",
+                shard=self.index,
+            )
+        if self.refusing is not None:
+            raise self.refusing
+        full = len(self.queue) >= limits.SHARD_QUEUE_SUBMISSIONS or (
+            self.queue and self.queued_bytes + size > limits.SHARD_QUEUE_BYTES
+        )
+        if full:
+            self.stats.submit_full += 1
+            raise Throttled(f"the queue of WAL shard {self.index} is full; try again", shard=self.index)
+
+    def submit(self, submission: Submission) -> Submission:
+        submission.shard = self
+        self.queue.append(submission)
+        self.queued_bytes += submission.size
+        self.stats.depth_peak = max(self.stats.depth_peak, len(self.queue))
+        return submission
+
+    def has_room(self, size: int) -> bool:
+        """True if the present file takes `size` more bytes."""
+        return self.file is not None and self.file.written + self.queued_bytes + size + 128 <= self.file.capacity
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def take(self) -> Write | None:
+        """The next batch, or None where nothing waits or a write is under way."""
+        if self.writing or not self.queue or self.failed is not None:
+            return None
+        batch: list[Submission] = []
+        size = 0
+        sync = False
+        while self.queue and len(batch) < limits.COMMIT_SUBMISSIONS:
+            submission = self.queue[0]
+            if batch and size + submission.size > limits.COMMIT_BYTES:
+                break
+            batch.append(self.queue.popleft())
+            size += submission.size
+            sync = sync or self._urgent(submission)
+            if submission.barrier:
+                break
+        self.queued_bytes -= size
+        self.writing = True
+        file = self.file
+        evidence = self._evidence(file)
+        extra = _EVIDENCE_SIZE if evidence is not None else 0
+        if file is None or file.written + size + extra > file.capacity:
+            return Write(batch, sync, sync, None, self._plan_rotation(size + _FILE_MARK_SIZE))
+        return Write(batch, sync, sync and file.synced == file.written, evidence, None, file)
+
+    def _plan_rotation(self, need: int) -> Rotation:
+        old = self.file
+        links = [item for item in self.sealed if item[1]]
+        previous = (old.number, old.written) if old is not None else links[-1] if links else (0, 0)
+        number = self.numbers.take()
+        if self.spare is not None and self.spare.capacity >= need:
+            spare, self.spare = self.spare, None
+            return Rotation(number, spare, None, old, previous)
+        capacity = self.options.wal_file_bytes
+        if old is None:
+            capacity = min(capacity, _FIRST_CAPACITY)
+        return Rotation(number, None, self.plan_spare(max(capacity, need)), old, previous)
+
+    @staticmethod
+    def _urgent(submission: Submission) -> bool:
+        if submission.ceiling is not None and not submission.ceiling():
+            return True
+        return submission.needs_sync and not submission.detached
+
+    def _evidence(self, file: WalFile | None) -> int | None:
+        """A mark is worth writing when it proves more than the last one could."""
+        if file is None or not file.synced:
+            return None
+        now = self.clock.monotonic_ns()
+        if now - self.evidence_ns < self.options.evidence_ms * 1_000_000:
+            return None
+        self.evidence_ns = now
+        return file.synced
+
+    def run(self, write: Write) -> None:
+        """The I/O of one turn. Touches only what the one writer owns."""
+        buffers: Buffers = []
+        if write.rotation is not None:
+            self._rotate(write, write.rotation)
+            if write.file is None:
+                return
+            buffers.append(_mark(FileMark(0, write.file.number, *write.rotation.previous).encode()))
+        assert write.file is not None
+        file = write.file
+        if write.evidence is not None:
+            buffers.append(_mark(SyncMark(0, file.number, write.evidence).encode()))
+        offset = file.written + sum(map(len, buffers))
+        for submission in write.submissions:
+            submission.file = file
+            submission.offset = offset
+            offset += submission.size
+            submission.end = offset
+            buffers.extend(submission.buffers)
+        write.end = offset
+        try:
+            write_all(file.file, file.written, buffers, dsync=write.dsync)
+            if write.sync and not write.dsync:
+                file.file.sync()
+            write.synced = write.sync
+        except OSError as error:
+            write.error = error
+
+    def _rotate(self, write: Write, rotation: Rotation) -> None:
+        """Put the next file in place. Until it is, nothing of this batch was written."""
+        old = rotation.old
+        try:
+            if rotation.spare is None:
+                assert rotation.plan is not None
+                rotation.spare = rotation.plan.run()
+        except OSError as error:
+            write.refused = error
+            return
+        spare = rotation.spare
+        path = f"{self.directory}/{wal_name(rotation.number)}"
+        try:
+            if old is not None and old.synced < old.written:
+                old.file.sync()
+            self.fs.rename(spare.path, path)
+            self.fs.sync_dir(self.directory)
+            sealed = [*self.sealed, *([(old.number, old.written)] if old is not None else [])]
+            try:
+                write_current(self.fs, self.directory, wal_name(rotation.number), sealed)
+            except OSError as error:
+                # A full disk leaves the CURRENT of before, which says nothing untrue; the chain of first frames
+                # tells the rest.
+                if error.errno not in NO_SPACE:
+                    raise
+        except OSError as error:
+            write.error = error
+            return
+        write.file = WalFile(rotation.number, path, spare.file, spare.capacity)
+
+    def finish(self, write: Write) -> None:
+        """Make the outcome of a turn true and complete whatever is satisfied by it."""
+        self.writing = False
+        if write.refused is not None:
+            self._refuse(write)
+            return
+        if write.error is not None:
+            self.waiting.extend(write.submissions)
+            self._fail(write.error)
+            return
+        if self.failed is not None:  # a background sync failed meanwhile; nothing of this file is trusted now
+            for submission in write.submissions:
+                submission.fail(self.failed)
+            return
+        file = write.file
+        assert file is not None
+        if write.rotation is not None:
+            old = write.rotation.old
+            if old is not None:
+                old.synced = old.written
+                self.sealed.append((old.number, old.written))
+            self.file = file
+            self.stats.rotations += 1
+            self.dirty_since_ns = None
+        self.wal_bytes += write.end - file.written
+        self.stats.bytes_written += write.end - file.written
+        self.stats.batches += 1
+        file.written = write.end
+        if write.synced:
+            self.stats.syncs += 1
+            file.synced = write.end
+            self.dirty_since_ns = None
+        elif self.dirty_since_ns is None:
+            self.dirty_since_ns = self.clock.monotonic_ns()
+        for submission in write.submissions:
+            submission.state = State.WRITTEN
+            submission.buffers = []
+        self.waiting.extend(write.submissions)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Complete, in WAL order, every submission whose class is satisfied."""
+        kept: deque[Submission] = deque()
+        blocked: set[int] = set()
+        waiting = self.waiting
+        while waiting:
+            submission = waiting.popleft()
+            file = submission.file
+            assert file is not None
+            ready = (
+                submission.lane not in blocked
+                and (not submission.needs_sync or submission.end <= file.synced)
+                and (submission.ceiling is None or submission.ceiling())
+            )
+            if ready:
+                submission.complete()
+                continue
+            kept.append(submission)
+            if submission.barrier:
+                kept.extend(waiting)
+                break
+            if not submission.detached:
+                blocked.add(submission.lane)
+        self.waiting = kept
+
+    # -- syncing in the background ----------------------------------------------------------------------------------
+
+    def sync_due(self, now_ns: int) -> bool:
+        if self.dirty_since_ns is None or self.syncing or self.failed is not None:
+            return False
+        return bool(self.waiting) or now_ns - self.dirty_since_ns >= self.options.sync_ms * 1_000_000
+
+    def take_sync(self) -> Sync | None:
+        file = self.file
+        if self.syncing or self.failed is not None or file is None or file.synced == file.written:
+            return None
+        self.syncing = True
+        self.dirty_since_ns = None
+        return Sync(file, file.written)
+
+    def finish_sync(self, sync: Sync) -> None:
+        self.syncing = False
+        if self.failed is not None:
+            return
+        if sync.error is not None:
+            self._fail(sync.error)
+            return
+        self.stats.syncs += 1
+        sync.file.synced = max(sync.file.synced, sync.end)
+        if self.file is sync.file and sync.file.synced < sync.file.written and self.dirty_since_ns is None:
+            self.dirty_since_ns = self.clock.monotonic_ns()
+        self._complete()
+
+    # -- trouble ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: OSError) -> None:
+        failed = WriteFailed(f"WAL shard {self.index} failed: {error}", shard=self.index)
+        failed.__cause__ = error
+        self.failed = failed
+        self.on_failed_sync()
+        pending = [*self.waiting, *self.queue]
+        self.waiting.clear()
+        self._empty_queue()
+        for submission in pending:
+            submission.fail(failed)
+
+    def _refuse(self, write: Write) -> None:
+        """No next file: what waited fails whole, what was written before stays on its way."""
+        error = write.refused
+        assert error is not None
+        self.refusing = DiskFull(
+            f"WAL shard {self.index} cannot make its next file: {error}; free disk space to write again",
+            shard=self.index,
+        )
+        pending = [*write.submissions, *self.queue]
+        self._empty_queue()
+        for submission in pending:
+            submission.fail(self.refusing)
+
+    def _empty_queue(self) -> None:
+        self.queue.clear()
+        self.queued_bytes = 0
+
+    def wants_spare(self) -> bool:
+        """True when the next file should be made in the background: half of this one is used, or none could be made."""
+        if self.spare is not None or self.failed is not None:
+            return False
+        return self.refusing is not None or (self.file is not None and self.file.written * 2 > self.file.capacity)
+
+    def plan_spare(self, capacity: int | None = None) -> SparePlan:
+        size = self.options.wal_file_bytes if capacity is None else capacity
+        old = self.recyclable.pop() if self.recyclable and size == self.options.wal_file_bytes else None
+        return SparePlan(self.fs, self.directory, self.numbers.take(), size, old)
+
+    def adopt_spare(self, spare: Spare) -> None:
+        if self.spare is not None:
+            discard(self.fs, self.spare.path)
+        self.spare = spare
+        self.refusing = None
+
+
+def write_current(fs: Fs, directory: str, active: str, sealed: list[tuple[int, int]]) -> None:
+    current = Current(active, tuple((wal_name(number), length) for number, length in sealed))
+    replace_file(fs, f"{directory}/CURRENT", current.encode())
+
+
+def _mark(body: bytes) -> bytes:
+    return encode_frame(Kind.CHECKPOINT_MARK, 0, body, flags=DURABLE)
+
+
+_FILE_MARK_SIZE = len(_mark(FileMark(0, 0, 0, 0).encode()))
+_EVIDENCE_SIZE = len(_mark(SyncMark(0, 0, 0).encode()))
+
+
+def fresh_error(error: TopicsError) -> TopicsError:
+    """A fresh error of the same kind: one exception object must not be raised in many threads."""
+    fresh = type(error).__new__(type(error))
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    fresh.__cause__ = error.__cause__
+    return fresh

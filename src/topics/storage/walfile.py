@@ -1,0 +1,90 @@
+"""One WAL file: made full of zeros, written from the front, never appended to by a later life of the store.
+
+Zeros come first because a sync that only overwrites is 1.5-2 times faster than one that also allocates, and because
+a reader may then tell the end of the log from damage: nothing but zeros lies behind the last frame.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from topics.host.fs import File, Fs, zero_fill
+from topics.storage.paths import wal_name
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class WalFile:
+    __slots__ = ("capacity", "file", "number", "path", "synced", "written")
+
+    def __init__(self, number: int, path: str, file: File, capacity: int, written: int = 0) -> None:
+        self.number = number
+        self.path = path
+        self.file = file
+        self.capacity = capacity
+        self.written = written
+        """Bytes handed to the kernel."""
+        self.synced = written
+        """Bytes known to be durable, from the start of the file."""
+
+    @property
+    def name(self) -> str:
+        return wal_name(self.number)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self.file.read_at(offset, size)
+
+    def map(self) -> memoryview:
+        return self.file.map()
+
+
+class Spare:
+    """The next WAL file of a shard, waiting under a `.pre` name."""
+
+    __slots__ = ("capacity", "file", "path")
+
+    def __init__(self, path: str, file: File, capacity: int) -> None:
+        self.path = path
+        self.file = file
+        self.capacity = capacity
+
+
+def make_spare(fs: Fs, directory: str, serial: int, capacity: int) -> Spare:
+    """A new zero-filled, synced file. Its name is synced when it is renamed into use."""
+    path = f"{directory}/spare-{serial:016d}.pre"
+    file = fs.open(path, write=True, create=True, exclusive=True)
+    try:
+        zero_fill(file, capacity)
+        file.sync()
+    except BaseException:
+        file.close()
+        discard(fs, path)
+        raise
+    return Spare(path, file, capacity)
+
+
+def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spare:
+    """Turn the WAL file `old` into a spare. It leaves its name first, then every byte of it becomes zero:
+    a frame of its earlier life behind the tail of the next would be taken for a record."""
+    path = f"{directory}/spare-{serial:016d}.pre"
+    fs.rename(old, path)
+    fs.sync_dir(directory)
+    file = fs.open(path, write=True)
+    try:
+        if file.size() != capacity:
+            file.truncate(capacity)
+        zero_fill(file, capacity)
+        file.sync()
+    except BaseException:
+        file.close()
+        discard(fs, path)
+        raise
+    return Spare(path, file, capacity)
+
+
+def discard(fs: Fs, path: str) -> None:
+    """Remove a file nobody refers to; a leftover is removed at the next start instead."""
+    try:
+        fs.remove(path)
+    except OSError:
+        return

@@ -1,0 +1,217 @@
+"""Reading the WAL of one group at start: which files follow each other, how far each is valid, and is that proven.
+
+Nothing here writes. A frame that is not valid is one of two things. Behind everything that was ever proven durable it
+is a torn tail: a write that was under way. Below a proven length it is damage, and the store refuses to start on it.
+Proof is a file's valid length in the first frame of the next, or in CURRENT, or a mark further on that states what
+had been synced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topics.format.control import BadBody, FileMark, decode_mark
+from topics.format.current import Current
+from topics.format.frame import BadFrame, Kind, decode_frame
+from topics.format.ops import find_frames, find_sync_marks, scan_wal
+from topics.format.prepared import WalScan
+from topics.format.snapshot import Position
+from topics.host.fs import Fs, read_file
+from topics.model.errors import CorruptFile
+from topics.storage.paths import Paths, wal_name, wal_number
+from topics.storage.walfile import WalFile
+
+
+@dataclass(slots=True)
+class FileRead:
+    """One WAL file as found."""
+
+    wal: WalFile
+    size: int
+    view: memoryview
+    start: int
+    """Where replay begins: frames before it are contained in the snapshot."""
+    entries: bytearray = field(default_factory=bytearray)
+    scans: list[WalScan] = field(default_factory=list)
+    """One, or, where damage was salvaged, one per stretch between damage."""
+    damaged: bool = False
+
+
+@dataclass(slots=True)
+class GroupRead:
+    key: str
+    directory: str
+    files: list[FileRead] = field(default_factory=list)
+    """From the position on, in order."""
+    empty: list[int] = field(default_factory=list)
+    """Numbers of files without a whole first submission: they take part in nothing."""
+    older: list[tuple[int, int]] = field(default_factory=list)
+    """(number, size) of files below the position, which wait to be removed."""
+    damage: list[CorruptFile] = field(default_factory=list)
+    """What salvage went past."""
+    highest: int = 0
+
+
+class GroupReader:
+    def __init__(self, fs: Fs, paths: Paths, key: str, position: Position, salvage: bool) -> None:
+        self.fs = fs
+        self.position = position
+        self.salvage = salvage
+        self.group = GroupRead(key, paths.group(key))
+
+    def read(self) -> GroupRead:
+        group = self.group
+        if not self.fs.is_dir(group.directory):
+            numbers: list[int] = []
+        else:
+            numbers = sorted(n for name in self.fs.list(group.directory) if (n := wal_number(name)) is not None)
+        group.highest = numbers[-1] if numbers else 0
+        found: dict[int, FileRead] = {}
+        for number in numbers:
+            path = f"{group.directory}/{wal_name(number)}"
+            file = self.fs.open(path, write=True)
+            size = file.size()
+            if number < self.position.file:
+                group.older.append((number, size))
+                continue
+            view = file.map() if size else memoryview(b"")
+            found[number] = FileRead(WalFile(number, path, file, size), size, view, 0)
+        self._scan(self._chain(found), self._current())
+        return group
+
+    def _current(self) -> dict[int, int]:
+        """Valid lengths by CURRENT; a missing or doubtful one says nothing."""
+        try:
+            current = Current.decode(read_file(self.fs, f"{self.group.directory}/CURRENT"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return {number: length for name, length in current.sealed if (number := wal_number(name)) is not None}
+
+    def _chain(self, found: dict[int, FileRead]) -> list[tuple[FileRead, FileMark | None]]:
+        """The files that follow each other, from the position to the highest, each with its first frame's statement."""
+        marks = {number: _first_mark(read) for number, read in found.items()}
+        alive = [number for number in sorted(found) if marks[number] is not None]
+        chain: list[int] = []
+        number = alive[-1] if alive else 0
+        while number >= self.position.file and number:
+            mark = marks.get(number)
+            if mark is None:
+                self._missing(number, number in found, found.get(number))
+                if number not in found:
+                    break
+                chain.append(number)
+                lower = [n for n in alive if n < number]
+                number = lower[-1] if lower else 0
+                continue
+            chain.append(number)
+            number = mark.previous
+        if self.position.offset and self.position.file not in found:
+            self._missing(self.position.file, False, None)
+        chain.reverse()
+        for stray in found:
+            if stray in chain:
+                continue
+            if marks[stray] is None:
+                self.group.empty.append(stray)
+            elif not (stray == self.position.file and self.position.offset >= found[stray].size):
+                error = CorruptFile(found[stray].wal.path, 0, "it holds frames, but no later file follows it")
+                self._damage(error)
+                chain = sorted([*chain, stray])
+        return [(found[number], marks[number]) for number in chain]
+
+    def _missing(self, number: int, there: bool, read: FileRead | None) -> None:
+        path = f"{self.group.directory}/{wal_name(number)}"
+        why = "its first frame is not valid" if there else "it is missing, but a later file or the snapshot needs it"
+        if there and number == self.position.file and read is not None and read.size >= self.position.offset > 0:
+            return  # damage below the position is not judged
+        self._damage(CorruptFile(path, 0, why))
+
+    def _damage(self, error: CorruptFile) -> None:
+        if not self.salvage:
+            raise error
+        self.group.damage.append(error)
+
+    def _scan(self, chain: list[tuple[FileRead, FileMark | None]], current: dict[int, int]) -> None:
+        for index, (read, _) in enumerate(chain):
+            number = read.wal.number
+            if number == self.position.file:
+                read.start = self.position.offset
+            following = chain[index + 1][1] if index + 1 < len(chain) else None
+            proven = following.previous_length if following is not None else current.get(number)
+            if proven is None:
+                self._scan_last(read)
+            else:
+                self._scan_proven(read, proven)
+            read.wal.written = read.wal.synced = max(
+                [scan.end for scan in read.scans] or [min(read.start, read.size)]
+            )  # fmt: skip
+            self.group.files.append(read)
+
+    def _scan_proven(self, read: FileRead, proven: int) -> None:
+        """Every byte up to `proven` was durable when the next file began."""
+        if read.start >= proven:
+            return
+        end = min(proven, read.size)
+        scan = scan_wal(read.view, read.start, end, read.entries)
+        read.scans.append(scan)
+        if scan.reason == "end" and end == proven:
+            return
+        why = scan.why if scan.reason != "end" else f"it ends at byte {end}, but {proven} bytes were proven"
+        read.damaged = True
+        self._damage(CorruptFile(read.wal.path, scan.stop, why))
+        self._resync(read, scan.stop + 1, end)
+
+    def _scan_last(self, read: FileRead) -> None:
+        if read.start >= read.size:
+            return
+        scan = scan_wal(read.view, read.start, read.size, read.entries)
+        read.scans.append(scan)
+        if scan.reason in ("end", "zeros"):
+            return
+        proven = self._evidence(read, scan)
+        if proven <= scan.end:
+            return
+        read.damaged = True
+        self._damage(CorruptFile(read.wal.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced"))
+        self._resync(read, scan.stop + 1, read.size)
+
+    @staticmethod
+    def _evidence(read: FileRead, scan: WalScan) -> int:
+        """The largest synced offset that a credible mark behind the last whole submission states. One mark alone
+        counts only if a frame or the end follows it: the bytes of a mark may also stand inside a record."""
+        marks = find_sync_marks(read.view, scan.end, read.size, read.wal.number)
+        claims = [(at, synced) for at, synced in marks if synced <= at]
+        if not claims:
+            return 0
+        if len(claims) == 1:
+            at = claims[0][0]
+            end = decode_frame(read.view, at, read.size).end
+            behind = scan_wal(read.view, end, read.size, bytearray())
+            if behind.frames == 0 and behind.reason == "bad":
+                return 0
+        return max(synced for _, synced in claims)
+
+    def _resync(self, read: FileRead, start: int, end: int) -> None:
+        """Salvage: the valid frames behind the damage."""
+        while start < end:
+            at = find_frames(read.view, start, end)
+            if at < 0:
+                return
+            scan = scan_wal(read.view, at, end, read.entries)
+            if scan.frames:
+                read.scans.append(scan)
+            if scan.reason in ("end", "zeros"):
+                return
+            start = max(scan.stop, at) + 1
+
+
+def _first_mark(read: FileRead) -> FileMark | None:
+    """The statement of the first frame, or None if the file has no whole first submission."""
+    try:
+        frame = decode_frame(read.view, 0, read.size)
+        if frame.kind != Kind.CHECKPOINT_MARK:
+            return None
+        mark = decode_mark(frame.body)
+    except (BadFrame, BadBody):
+        return None
+    return mark if isinstance(mark, FileMark) and mark.number == read.wal.number else None
