@@ -21,7 +21,8 @@ _CHUNK_MAX = 65_536
 class Source(Protocol):
     """Bytes that entries point into: a WAL file, or a RAM block of an ephemeral topic."""
 
-    path: str
+    @property
+    def path(self) -> str: ...
 
     def read_at(self, offset: int, size: int) -> bytes: ...
 

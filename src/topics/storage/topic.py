@@ -362,5 +362,5 @@ def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32
 
 def entry_sizes(column: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
     words: npt.NDArray[np.uint32] = np.ascontiguousarray(column).view(np.uint32).reshape(-1, 5)[:, 4]
-    sizes: npt.NDArray[np.uint32] = words >> np.uint32(8)
+    sizes: npt.NDArray[np.uint32] = np.right_shift(words, np.uint32(8))
     return sizes

@@ -1,0 +1,153 @@
+"""A request and an answer as plain values: what handlers see of HTTP, whichever version carried it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Head:
+    """A request up to its body."""
+
+    method: str
+    target: bytes
+    """As sent: raw path and query."""
+    path: str
+    """The raw path, not percent-decoded, without the query."""
+    query: str
+    """The raw query, without the `?`; empty if there is none."""
+    headers: dict[bytes, bytes]
+    """Names in lower case; of a repeated one the last, except `cookie` and comma lists, which are joined."""
+    version: str
+    """`1.0`, `1.1` or `2`."""
+    peer: str
+    """Address of the client, for logs."""
+    secure: bool
+    """True over TLS."""
+    received_ns: int
+    """Monotonic time at which the head was complete."""
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+@dataclass(slots=True)
+class Request:
+    head: Head
+    body: bytes
+    """Whole, and inflated if it came compressed."""
+    context: object = None
+    """Whatever `App.begin` put there: the matched route, the key."""
+
+
+@dataclass(slots=True)
+class Response:
+    status: int
+    body: bytes = b""
+    content_type: bytes = b"application/json"
+    headers: list[Header] = field(default_factory=list)
+    """Further headers; the transport adds content-length, content-type, date and, where asked for, compression."""
+    close: bool = False
+    """End the connection after this answer (HTTP/1) or leave it (HTTP/2)."""
+
+
+class Sink(Protocol):
+    """Where a stream writes. Bytes count as handed over when they left our buffer for the kernel's."""
+
+    def write(self, data: bytes) -> None:
+        """Queue a piece. The caller watches `buffered` and does not queue without bound."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """Bytes written that the kernel has not taken."""
+        ...
+
+    async def drain(self) -> None:
+        """Return when `buffered` fell below the low-water mark, or the peer is gone."""
+        ...
+
+    @property
+    def gone(self) -> asyncio.Event:
+        """Set when the peer left or the connection broke."""
+        ...
+
+    def finish(self) -> None:
+        """The regular end of the stream."""
+        ...
+
+    def abort(self) -> None:
+        """End it so that the peer can tell it was cut."""
+        ...
+
+
+@dataclass(slots=True)
+class Stream:
+    """An answer whose body is written over time. The transport sends the head, then runs `run` as a task."""
+
+    status: int
+    content_type: bytes
+    run: Callable[[Sink], Awaitable[None]]
+    headers: list[Header] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Socket:
+    """The answer to a WebSocket upgrade: accept it and run this with the accepted connection."""
+
+    run: Callable[[WebSocket], Awaitable[None]]
+
+
+class WebSocket(Protocol):
+    async def receive(self) -> str | None:
+        """The next text message; None when the peer has gone or closed."""
+        ...
+
+    def send(self, message: bytes) -> None:
+        """Queue a text message (UTF-8)."""
+        ...
+
+    @property
+    def buffered(self) -> int: ...
+
+    async def drain(self) -> None: ...
+
+    @property
+    def gone(self) -> asyncio.Event: ...
+
+    def close(self, code: int, reason: str = "") -> None: ...
+
+
+@dataclass(slots=True)
+class Admission:
+    """What `begin` says to a head it lets pass."""
+
+    context: object
+    body_limit: int
+    """Bytes of body, after inflation; a larger one is answered 413 without reading on."""
+    release: Callable[[], None] | None = None
+    """Called once when the answer has been produced, or, for a stream, when its head was sent; frees in-flight slots."""
+
+
+Answer = Response | Stream | Socket
+
+
+class App(Protocol):
+    """What the transport drives. `begin` sees each head before its body is read (authentication, routing, limits);
+    `handle` gets the whole request. Neither raises: errors are answers."""
+
+    def begin(self, head: Head) -> Admission | Response: ...
+
+    def handle(self, request: Request) -> Answer | Awaitable[Answer]: ...
+
+    def too_large(self, head: Head) -> Response: ...
+
+    def bad_request(self, why: str) -> Response:
+        """For what cannot be parsed as HTTP at all."""
+        ...
