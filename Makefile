@@ -28,8 +28,8 @@ install: $(VENV)/.built ## .venv with what running needs, from the lock file; bu
 install-dev: $(VENV)/.dev ## the same, and the tools for tests and checks
 
 .PHONY: serve
-serve: ## not part of this version: there is no server yet
-	@echo 'There is no server in this version: use topics.open() from Python, as README.md shows.' >&2; exit 1
+serve: $(VENV)/.built ## the server on ./topics-data, http://127.0.0.1:4000
+	$(BIN)/topics serve
 
 .PHONY: test
 test: $(VENV)/.dev ## all tests, warnings are errors (WORKERS=2)

@@ -17,7 +17,7 @@ FORMAT = Path("src/topics/format")
 
 
 def warn_without_kernel(why: object) -> None:
-    print(f"WARNING: topics is built without its compiled kernel ({why}); batches will be 10 to 50 times slower.")
+    print(f"WARNING: topics is built without its compiled kernel ({why}); batches will be 20 to 150 times slower.")
 
 
 def header_folders() -> list[Path]:
@@ -36,7 +36,7 @@ class OptionalBuild(build_ext):
         try:
             super().build_extension(ext)
         except Exception as error:
-            warn_without_kernel(error)
+            warn_without_kernel(f"the C compiler is missing or failed: {type(error).__name__}")
 
 
 def extensions() -> list[Extension]:
@@ -59,9 +59,10 @@ def extensions() -> list[Extension]:
         include_dirs=[str(folders[0])],
         define_macros=[("XXH_INLINE_ALL", None)],
         extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
-        optional=True,
     )
     built: list[Extension] = cythonize([kernel], language_level=3, quiet=True)
+    for extension in built:
+        extension.optional = True  # set here, because cythonize does not carry it over
     return built
 
 

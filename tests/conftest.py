@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 from hypothesis import settings
 
 # A loaded machine makes a single example slow; only the whole run has a time worth judging.
 settings.register_profile("topics", deadline=None, print_blob=True)
 settings.load_profile("topics")
+
+# The first seed of the power-cut simulation: another one in every run, the same in all workers of a run.
+SEED = int(os.environ.setdefault("TOPICS_TEST_SEED", str(random.SystemRandom().randrange(1_000_000_000))))
+
+
+def pytest_report_header() -> str:
+    return f"power-cut simulation: first seed {SEED} (TOPICS_TEST_SEED={SEED} runs the same seeds again)"

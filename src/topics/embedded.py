@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,9 +22,9 @@ from topics.host.clock import Clock, SteadyClock, SystemClock
 from topics.host.fs import Fs, OsFs
 from topics.host.ids import Ids, SystemIds
 from topics.model import limits
+from topics.model.arguments import check_batch, check_limit, check_seq, check_text
 from topics.model.config import TopicConfig, make_config
 from topics.model.errors import (
-    BatchTooLarge,
     CorruptRecord,
     InvalidRequest,
     NotFound,
@@ -36,7 +39,7 @@ from topics.rules.steady import Steady
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.opening import open_store
 from topics.storage.options import make_options
-from topics.storage.reader import FrameBatch, Slice, fetch, plan
+from topics.storage.reader import FrameBatch, Slice, fetch, fetch_one, plan
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
@@ -84,6 +87,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     segments: int
     read_only: bool
     """Its WAL shard stopped after a failed write; reopen the store to write again."""
+    trouble: str | None
+    """Why writes are refused at this moment: the shard is read-only, or its disk is full. None = they are not."""
 
     @property
     def next_seq(self) -> int:
@@ -95,6 +100,7 @@ class Log:
 
     def __init__(self, fs: Fs, path: str, clock: Clock, ids: Ids, **options: Any) -> None:
         self._lock = threading.Lock()
+        self._closing = threading.Lock()
         steady = SteadyClock(clock, Steady())
         self._store: Store = open_store(fs, path, make_options(options), steady, ids, self._lock)
         self._committer = Committer(self._store, self._lock)
@@ -103,32 +109,44 @@ class Log:
         self.store_id = self._store.store_id
         self.recovery_report: list[str] = list(self._store.report)
         """What recovery found worth saying: skipped snapshots, salvaged damage, things set aside. Usually empty."""
+        _open_here.add(self)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def create(self, topic: str, **config: Any) -> bool:
         """Create a topic; True if it is new. One that exists gets the given config, as a PUT would give it."""
         wanted = make_config(config)
-        submission = self._call(lambda: self._store.create(topic, wanted))
-        if submission is not None:
-            self._committer.wait(submission)
-            return True
-        self._update(topic, wanted)
-        return False
+
+        def ask() -> tuple[bool, Submission | None]:
+            submission = self._store.create(topic, wanted)
+            if submission is not None:
+                return True, submission
+            return False, self._store.configure(topic, wanted)
+
+        new, submission = self._call(ask)
+        self._updated(topic, submission)
+        return new
 
     def configure(self, topic: str, **changes: Any) -> TopicConfig:
         """Change some config fields, keep the rest. Tighter caps bite at once; relaxed ones bring nothing back."""
-        with self._lock:
+
+        def ask() -> tuple[TopicConfig, Submission | None]:
+            # Merged under the lock, so that two callers who change different fields both get their way.
             known = msgspec.to_builtins(self._store.topic(topic).ordered.config)
-        if "durable" in changes and "durability" not in changes:
-            known["durability"] = None
-        wanted = make_config({**known, **changes})
-        self._update(topic, wanted)
+            if "durable" in changes and "durability" not in changes:
+                known["durability"] = None
+            wanted = make_config({**known, **changes})
+            return wanted, self._store.configure(topic, wanted)
+
+        wanted, submission = self._call(ask)
+        self._updated(topic, submission)
         return wanted
 
-    def _update(self, topic: str, config: TopicConfig) -> None:
-        self._settle(lambda: self._store.configure(topic, config))
-        self._sweep(topic)
+    def _updated(self, topic: str, submission: Submission | None) -> None:
+        if submission is not None:
+            self._committer.wait(submission)
+            with suppress(TopicNotFound, StoreClosed):  # the change itself is done
+                self._sweep(topic)
 
     def drop(self, topic: str, *, if_empty: bool = False) -> bool:
         """End a topic and all its records; False if there is none. The name may be created again, as a new topic."""
@@ -146,6 +164,8 @@ class Log:
         self._sweep(topic)
         with self._lock:
             found = self._store.topic(topic)
+            shard = self._store.shard_for(found)
+            stopped = shard.failed or shard.refusing
             return TopicInfo(
                 topic=found.name,
                 epoch=found.epoch,
@@ -158,7 +178,8 @@ class Log:
                 last_write_ts=found.last_ts or None,
                 config=found.config,
                 segments=len(found.segments),
-                read_only=self._store.shard_for(found).failed is not None,
+                read_only=shard.failed is not None,
+                trouble=None if stopped is None else stopped.message,
             )
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -177,7 +198,7 @@ class Log:
         and `meta`. WriteFailed means the outcome is unknown until the store is reopened; with an idempotency key the
         append may then simply be repeated.
         """
-        _check_batch(records, idempotency_key)
+        check_batch(records, idempotency_key)
         prepared = prepare(records, default_node=node)
         append = self._call(lambda: self._store.append(topic, prepared, idempotency_key))
         if append.submission is not None:
@@ -189,22 +210,27 @@ class Log:
         end), or, with both, those among the first. Silent for readers."""
         if before_seq is None and tag is None:
             raise InvalidRequest("say what to delete: before_seq=, tag= or both")
-        if before_seq is not None and not 0 <= before_seq < 1 << 64:
-            raise InvalidRequest(f"before_seq is {before_seq}; it must lie in 0..2^64-1")
+        if before_seq is not None:
+            check_seq("before_seq", before_seq)
         match = None if tag is None else _selector(tag)
-        submission, died = self._call(lambda: self._store.delete(topic, before_seq, match))
+        found, (submission, died) = self._call(
+            lambda: (self._store.topic(topic), self._store.delete(topic, before_seq, match))
+        )
         if submission is not None:
             self._committer.wait(submission)
         with self._lock:
-            found = self._store.topic(topic)
             return Deleted(topic, died(), found.earliest_seq, found.head)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, topic: str, from_seq: int = 0, limit: int | None = None) -> Iterator[Record | Gap]:
         """Records after `from_seq`, up to the head of this moment, and a Gap wherever some were lost."""
+        return self._records(self.read_batches(topic, from_seq, limit), limit)
+
+    @staticmethod
+    def _records(batches: Iterator[FrameBatch | Gap], limit: int | None) -> Iterator[Record | Gap]:
         left = limit
-        for item in self.read_batches(topic, from_seq, limit):
+        for item in batches:
             if isinstance(item, Gap):
                 yield item
                 continue
@@ -221,8 +247,8 @@ class Log:
     ) -> Iterator[FrameBatch | Gap]:
         """The same as verified frames: a buffer and its index, for those who parse records themselves. A batch may
         hold dead seqs, which its mask tells; `limit` bounds the size of one batch."""
-        if not 0 <= from_seq < 1 << 64:
-            raise InvalidRequest(f"from_seq is {from_seq}; it must lie in 0..2^64-1")
+        check_seq("from_seq", from_seq)
+        check_limit(limit)
         self._sweep(topic)
         with self._lock:
             found = self._store.topic(topic)
@@ -240,7 +266,7 @@ class Log:
             yield recreated
         while True:
             with self._lock:
-                self._store.check_open()
+                self._check_there(topic)
                 part = plan(topic, cursor, end, count_max)
             if part is None:
                 return
@@ -259,6 +285,13 @@ class Log:
                     yield item
             except FileNotFoundError as error:
                 self._explain_missing(topic, part, error)
+            except OSError as error:
+                raise _unreadable(topic.name, error) from error
+
+    def _check_there(self, topic: Topic) -> None:
+        self._store.check_open()
+        if self._store.by_id.get(topic.id) is not topic:
+            raise TopicNotFound(topic.name)
 
     def _moved(self, topic: Topic, part: Slice, seq: int) -> bool:
         """True if the record left the WAL while it was read there: the file may have been recycled since."""
@@ -270,15 +303,15 @@ class Log:
     def _explain_missing(self, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
         """A file that was dropped while it was read is no trouble; any other absent one is."""
         with self._lock:
-            if self._store.by_id.get(topic.id) is not topic:
-                raise TopicNotFound(topic.name) from None
+            self._check_there(topic)
             again = plan(topic, part.first_seq - 1, part.first_seq + 1, 1)
         if isinstance(again, Slice) and again.segment is not None and part.segment is not None:
             raise StorageError(f"a segment of topic {topic.name!r} is missing: {error}", path=error.filename) from error
 
     def get(self, topic: str, seq: int) -> Record:
         """One record; NotFound if it is gone or not there yet, CorruptRecord if its bytes fail their check."""
-        for _ in range(2):
+        check_seq("seq", seq)
+        for _ in range(3):  # a record may move from the WAL to a segment, and that segment may go, while it is fetched
             with self._lock:
                 found = self._store.topic(topic)
                 part = None
@@ -286,8 +319,14 @@ class Log:
                     part = plan(found, seq - 1, seq + 1, 1)
             if not isinstance(part, Slice) or part.first_seq != seq:
                 break
-            item = next(fetch(self._store.handles, part, _SLICE_BYTES))
-            if isinstance(item, FrameBatch):
+            try:
+                item = fetch_one(self._store.handles, part)
+            except FileNotFoundError as error:
+                self._explain_missing(found, part, error)
+                continue
+            except OSError as error:
+                raise _unreadable(topic, error) from error
+            if item is not None:
                 return item.records()[0]
             if not self._moved(found, part, seq):
                 where = part.segment.path("data") if part.segment is not None else part.source
@@ -301,20 +340,36 @@ class Log:
         """Copy the WAL into segments now. Happens by itself; False if a part failed and will be tried again."""
         with self._lock:
             self._store.check_open()
-        return run_checkpoint(self._store, self._committer)
+        return self._background.run(lambda: run_checkpoint(self._store, self._committer))
+
+    @property
+    def trouble(self) -> list[str]:
+        """What keeps the store from working as it should at this moment, in words; empty = nothing does."""
+        with self._lock:
+            stopped = [shard.failed or shard.refusing for shard in self._store.shards]
+            found = [error.message for error in stopped if error is not None]
+            if self._store.trouble is not None:
+                found.append(f"the last checkpoint failed and will be tried again: {self._store.trouble}")
+            return found
 
     def close(self) -> None:
         """Stop, write everything out, and let go of the directory."""
-        with self._lock:
-            if self._store.closed:
-                return
-            self._store.closed = True
-        self._background.stop()
-        try:
-            self._drain()
-            run_checkpoint(self._store, self._committer, clean=True)
-        finally:
-            self._store.release()
+        with self._closing:
+            with self._lock:
+                if self._store.closed:
+                    return
+                self._store.closed = True
+            try:
+                self._background.run(self._write_out)
+            finally:
+                self._background.stop()
+                self._background.close_pool()
+                self._store.release()
+                self._forget()
+
+    def _write_out(self) -> bool:
+        self._drain()
+        return run_checkpoint(self._store, self._committer, clean=True)
 
     def _drain(self) -> None:
         for shard in self._store.shards:
@@ -328,8 +383,25 @@ class Log:
                         shard.finish_sync(sync)
                 elif last is not None:
                     self._committer.wait_settled(last)
+                elif shard.writing:
+                    time.sleep(0.001)  # a write whose outcome nobody waits for any more; its file is still in use
                 else:
                     break
+
+    def _forget(self) -> None:
+        """Drop every file the store holds; one that a reader is in the middle of closes behind that reader."""
+        with self._lock:
+            self._store.topics.clear()
+            self._store.by_id.clear()
+            for shard in self._store.shards:
+                shard.file = shard.spare = None
+                shard.taken = []
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the store stays with the process that opened it, and the child holds no lock on it."""
+        self._lock, self._closing = threading.Lock(), threading.Lock()  # whoever held them lives in the other process
+        self._store.closed = True
+        self._store.guard.release()
 
     def __enter__(self) -> Log:
         return self
@@ -346,7 +418,15 @@ class Log:
         while True:
             try:
                 with self._lock:
-                    return ask()
+                    try:
+                        return ask()
+                    except Exception:
+                        raise
+                    except BaseException as error:  # a signal, in the middle of a change
+                        self._store.abandon(error)
+                        raise
+            except OSError as error:
+                raise StorageError(f"{error.filename or self.path} cannot be read: {error}") from error
             except WaitFirst as first:
                 self._committer.wait_settled(first.submission)
             except Throttled as full:
@@ -361,33 +441,40 @@ class Log:
         return submission
 
     def _sweep(self, topic: str) -> None:
-        with self._lock:
-            submission = self._store.sweep(self._store.topic(topic))
+        submission = self._call(lambda: self._store.sweep(self._store.topic(topic)))
         if submission is not None:
             self._committer.wait_settled(submission)
 
 
-def _check_batch(records: Sequence[Any], key: str | None) -> None:
-    if isinstance(records, (dict, str, bytes)) or not hasattr(records, "__len__"):
-        raise InvalidRequest(f"records is a {type(records).__name__}; give a list of mappings with 'data'")
-    if not len(records):
-        raise InvalidRequest("records is empty; an append needs at least one")
-    if len(records) > limits.RECORDS_PER_APPEND:
-        raise BatchTooLarge(f"{len(records)} records are more than the {limits.RECORDS_PER_APPEND} of one append")
-    if key is not None and (not isinstance(key, str) or len(key.encode()) > limits.IDEMPOTENCY_KEY_BYTES):
-        raise InvalidRequest(f"the idempotency key must be text of at most {limits.IDEMPOTENCY_KEY_BYTES} bytes")
+def _unreadable(topic: str, error: OSError) -> StorageError:
+    return StorageError(f"topic {topic!r} cannot be read: {error}", path=error.filename)
 
 
 def _selector(tag: str) -> Selector:
-    if not isinstance(tag, str):
-        raise InvalidRequest(f"tag is a {type(tag).__name__}; it must be text")
+    check_text("tag", tag, limits.TAG_BYTES + 1)
     return Selector(SelectorOp.GLOB, tag[:-1]) if tag.endswith("*") else Selector(SelectorOp.EQ, tag)
+
+
+_open_here: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for log in _open_here:
+        log._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Log:
     """Open a data directory, making it if need be. Options are the fields of `StoreOptions`, as keywords."""
     options.setdefault("wal_shards", min(os.cpu_count() or 1, 8))
-    return Log(OsFs(), os.path.abspath(os.fspath(path)), SystemClock(), SystemIds(), **options)
+    name = os.fsdecode(path)
+    if not name:
+        raise InvalidRequest("path is empty; name the directory to open, '.' for the present one")
+    if os.path.exists(name) and not os.path.isdir(name):
+        raise StorageError(f"{name} is a file; a store needs a directory of its own", path=name)
+    return Log(OsFs(), os.path.abspath(name), SystemClock(), SystemIds(), **options)
 
 
 __all__ = ["Appended", "Deleted", "Log", "StoreClosed", "TopicInfo", "TopicsError", "open"]

@@ -22,7 +22,8 @@ class Head:
     query: str
     """The raw query, without the `?`; empty if there is none."""
     headers: dict[bytes, bytes]
-    """Names in lower case; of a repeated one the last, except `cookie` and comma lists, which are joined."""
+    """Names in lower case; of a repeated one the last, except `cookie` and comma lists, which are joined. Not to be
+    changed: requests with equal heads share it."""
     version: str
     """`1.0`, `1.1` or `2`."""
     peer: str
@@ -105,8 +106,8 @@ class Socket:
 
 
 class WebSocket(Protocol):
-    async def receive(self) -> str | None:
-        """The next text message; None when the peer has gone or closed."""
+    async def receive(self) -> str | bytes | None:
+        """The next message, `bytes` if it was a binary one; None when the peer has gone or closed."""
         ...
 
     def send(self, message: bytes) -> None:
@@ -132,7 +133,7 @@ class Admission:
     body_limit: int
     """Bytes of body, after inflation; a larger one is answered 413 without reading on."""
     release: Callable[[], None] | None = None
-    """Called once when the answer has been produced, or, for a stream, when its head was sent; frees in-flight slots."""
+    """Called once when the answer has been produced, or, for a stream, when its head was sent; frees slots."""
 
 
 Answer = Response | Stream | Socket
@@ -140,13 +141,18 @@ Answer = Response | Stream | Socket
 
 class App(Protocol):
     """What the transport drives. `begin` sees each head before its body is read (authentication, routing, limits);
-    `handle` gets the whole request. Neither raises: errors are answers."""
+    `handle` gets the whole request. Neither raises: errors are answers. What `handle` returns to be awaited belongs to
+    the transport, which cancels it when the client leaves; a Future is cheaper than a coroutine, which costs a task."""
 
     def begin(self, head: Head) -> Admission | Response: ...
 
     def handle(self, request: Request) -> Answer | Awaitable[Answer]: ...
 
     def too_large(self, head: Head) -> Response: ...
+
+    def unsupported_encoding(self, head: Head) -> Response:
+        """For a body whose `content-encoding` is neither gzip nor zstd: 415."""
+        ...
 
     def bad_request(self, why: str) -> Response:
         """For what cannot be parsed as HTTP at all."""

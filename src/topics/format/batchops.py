@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from topics.format import frame, segment
+from topics.format.append_body import prepare_body
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
-from topics.format.envelope import BadEnvelope, accounted_bytes, split_envelope
+from topics.format.columns import Columns, int_column, text_column
+from topics.format.envelope import BadEnvelope, accounted_bytes, decode_key, split_envelope, split_raw
 from topics.format.frame import BadFrame
-from topics.format.jsontext import compact_json
+from topics.format.jsontext import compact_body, compact_json
 from topics.format.prepare import prepare
+from topics.format.render import NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
 from topics.format.walscan import find_frames, find_sync_marks, scan_wal
 from topics.model import limits
@@ -24,14 +27,18 @@ from topics.model import limits
 __all__ = [
     "SEGMENT_LAYOUT",
     "WAL_LAYOUT",
+    "collect_columns",
     "collect_tags",
+    "compact_body",
     "compact_json",
     "find_frames",
     "find_sync_marks",
     "make_records",
     "prepare",
+    "prepare_body",
     "rebase",
     "rebuild_idx",
+    "render_json",
     "restamp",
     "scan_wal",
     "split_envelope",
@@ -87,7 +94,7 @@ def stamp(
         for i in range(count):
             offset, length, _ts, flags, _accounted = ENTRY.unpack_from(entries, i * ENTRY_SIZE)
             end = offset + length
-            flags &= frame.TAG | frame.NODE
+            flags &= segment.KEPT
             if durable:
                 flags |= frame.DURABLE
             if more_last or i < count - 1:
@@ -150,7 +157,7 @@ def restamp(
         if is_hole:
             idx_out += ENTRY.pack(position, 0, ts, HOLE, _NO_BYTES)
             continue
-        flags &= segment.TAG | segment.NODE
+        flags &= segment.KEPT
         head = segment.HEAD.pack(frame_len - 8, flags, seq, ts, node_len, tag_len, data_len)
         covered = head + view[offset + frame.HEADER : offset + length - 8]
         data_out += covered
@@ -252,6 +259,56 @@ def make_records(
     return records
 
 
+def render_json(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+    want: int,
+    exclude_nodes: tuple[bytes, ...],
+    limit: int,
+    budget: int,
+    forced: bool,
+    separator: int,
+) -> tuple[bytes, int, int, int]:
+    """Records as JSON with the byte `separator` between them: (text, delivered, their accounted bytes, walked).
+
+    Holes, dead entries and records of `exclude_nodes` are passed over. It ends when `limit` are delivered, or before a
+    record that would push the accounted bytes past `budget`; with `forced` the first is delivered whatever its size.
+    `walked` entries were delivered or passed over. Frames are not verified: call `verify` first.
+    """
+    _check_layout(layout)
+    if len(exclude_nodes) > NODES_MAX:
+        raise ValueError(f"{len(exclude_nodes)} nodes are more than {NODES_MAX}")
+    _check_entries(entries, start_index, count)
+    _check_dead(dead, count)
+    view = memoryview(buf)
+    tail = 8 if layout == WAL_LAYOUT else 9
+    texts: list[bytes] = []
+    total = walked = 0
+    for i in range(count):
+        if len(texts) >= limit:
+            break
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        if not (entry_flags & HOLE or length == 0 or (dead is not None and dead[i])):
+            at = offset - base
+            flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)
+            node = bytes(view[node_at:tag_at])
+            if not (flags & frame.NODE and node in exclude_nodes):
+                parts = split_raw(bytes(view[body_at : at + length - tail]))
+                accounted = len(parts[2]) + len(parts[1] or b"")
+                if total + accounted > budget and not (forced and not texts):
+                    break
+                texts.append(record_json(first_seq + i, ts, flags, node, bytes(view[tag_at:body_at]), parts, want))
+                total += accounted
+        walked = i + 1
+    return bytes((separator,)).join(texts), len(texts), total, walked
+
+
 def collect_tags(
     buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
 ) -> list[bytes | None]:
@@ -269,6 +326,43 @@ def collect_tags(
                 tag = bytes(view[tag_at:body_at])
         tags.append(tag)
     return tags
+
+
+def collect_columns(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+) -> Columns:
+    """The records as columns. Frames are not verified: call `verify` first."""
+    _check_layout(layout)
+    _check_entries(entries, start_index, count)
+    _check_dead(dead, count)
+    view = memoryview(buf)
+    tail = 8 if layout == WAL_LAYOUT else 9
+    seqs, times = [], []
+    texts: list[list[bytes | None]] = [[], [], [], [], []]
+    for i in range(count):
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        if entry_flags & HOLE or length == 0 or (dead is not None and dead[i]):
+            continue
+        at = offset - base
+        flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)
+        key, meta, data = split_raw(bytes(view[body_at : at + length - tail]))
+        seqs.append(first_seq + i)
+        times.append(ts)
+        texts[0].append(bytes(view[tag_at:body_at]) if flags & frame.TAG else None)
+        texts[1].append(bytes(view[node_at:tag_at]) if flags & frame.NODE else None)
+        name = decode_key(key)
+        texts[2].append(None if name is None else name.encode())
+        texts[3].append(data)
+        texts[4].append(meta)
+    tags, nodes, keys, datas, metas = map(text_column, texts)
+    return len(seqs), int_column(seqs), int_column(times), (tags, nodes, keys, datas, metas)
 
 
 def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]:
@@ -297,7 +391,7 @@ def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int
         except (BadFrame, BadEnvelope):
             break
         idx += ENTRY.pack(at, 0, last_ts, HOLE, _NO_BYTES) * gap
-        idx += segment.encode_entry(at, frame_end - at, ts, flags & 3, accounted)
+        idx += segment.encode_entry(at, frame_end - at, ts, flags & segment.KEPT, accounted)
         at = frame_end
         expected = seq + 1
         last_ts = ts

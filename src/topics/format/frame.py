@@ -4,7 +4,7 @@
       0     4   frame_len    bytes after this field, at least 42
       4     1   kind         see Kind
       5     1   flags        1 has tag, 2 has node, 4 durable (fsync class), 8 more: the next frame belongs to the
-                             same submission
+                             same submission; the high four bits count the routers a record came through
       6     8   topic_id     0 on router and checkpoint frames
      14     8   seq          Append and Lease, else 0
      22     8   ts           commit time, ms
@@ -77,6 +77,10 @@ class BadFrame(ValueError):
         self.why = why
 
 
+class UnknownKind(BadFrame):
+    """A whole frame that a newer version wrote: not damage, and not ours to cut."""
+
+
 class Frame(msgspec.Struct, frozen=True, gc=False):
     kind: Kind
     flags: int
@@ -143,7 +147,7 @@ def check_frame(view: memoryview, offset: int, limit: int) -> tuple[int, int, in
     if _HASH.unpack_from(view, end - 8)[0] != xxh3_64(view[offset + 4 : end - 8]):
         raise BadFrame(offset, "its checksum does not match")
     if kind not in KNOWN_KINDS:
-        raise BadFrame(offset, f"its kind {kind} is unknown")
+        raise UnknownKind(offset, f"its kind {kind} is unknown")
     for start, size in ((offset + HEADER, node_len), (offset + HEADER + node_len, tag_len)):
         try:
             str(view[start : start + size], "utf-8")

@@ -15,6 +15,9 @@ from typing import Final
 DEPTH_LIMIT: Final = 1024
 """The largest `depth_max`: the kernel keeps its bracket stack in so many bits."""
 
+NAMES_MAX: Final = 32
+"""The most names `compact_body` looks for: the kernel keeps one bit for each."""
+
 NOT_UTF8: Final = "it is not UTF-8"
 ENDS_EARLY: Final = "the text ends early"
 UNEXPECTED: Final = "unexpected byte"
@@ -142,6 +145,46 @@ def scan_json(text: bytes, depth_max: int, count_keys: bool) -> tuple[bytes, int
             return text, keys
         pieces.append(text[kept_from:at])
         return b"".join(pieces), keys
+
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],]')
+
+
+def compact_body(text: bytes, depth_max: int, names: tuple[bytes, ...]) -> tuple[bytes, bool]:
+    """The compact text, and whether to look closer: in an object at depth 1 or 3 (a body, a record in its list) one of
+    `names` came twice, or a name is written with escapes, so that it may be any."""
+    if len(names) > NAMES_MAX:
+        raise ValueError(f"{len(names)} names are more than {NAMES_MAX}")
+    compact = compact_json(text, depth_max)
+    return compact, _is_doubtful(compact, names)
+
+
+def _is_doubtful(compact: bytes, names: tuple[bytes, ...]) -> bool:
+    open_objects: list[set[bytes] | None] = []
+    name_next = False
+    for match in _TOKEN.finditer(compact):
+        token = match.group()
+        if token == b"{":
+            open_objects.append(set())
+            name_next = True
+        elif token == b"[":
+            open_objects.append(None)
+            name_next = False
+        elif token in (b"}", b"]"):
+            open_objects.pop()
+            name_next = False
+        elif token == b",":
+            name_next = open_objects[-1] is not None
+        elif name_next:
+            name_next = False
+            seen = open_objects[-1]
+            if seen is None or len(open_objects) not in (1, 3):
+                continue
+            name = token[1:-1]
+            if b"\\" in name or (name in seen and name in names):
+                return True
+            seen.add(name)
+    return False
 
 
 def _match_end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:

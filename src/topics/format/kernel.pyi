@@ -2,10 +2,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topics.format.checksum import Buffer
+from topics.format.columns import Columns
 from topics.format.prepared import Prepared, WalScan
 
 def xxh3_64(buf: Buffer) -> int: ...
 def compact_json(text: bytes, depth_max: int) -> bytes: ...
+def compact_body(text: bytes, depth_max: int, names: tuple[bytes, ...]) -> tuple[bytes, bool]: ...
 def split_envelope(body: bytes) -> tuple[str | None, bytes | None, bytes]: ...
 def prepare(
     records: Sequence[Mapping[str, Any]],
@@ -14,6 +16,7 @@ def prepare(
     checked: bool = False,
     strict_fields: bool = True,
 ) -> Prepared: ...
+def prepare_body(text: bytes, count_max: int) -> tuple[Prepared, bytes, bool] | None: ...
 def stamp(
     frames: bytearray,
     entries: bytearray,
@@ -57,4 +60,30 @@ def make_records(
 def collect_tags(
     buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
 ) -> list[bytes | None]: ...
+def collect_columns(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+) -> Columns: ...
 def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]: ...
+def render_json(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    base: int,
+    dead: bytes | None,
+    want: int,
+    exclude_nodes: tuple[bytes, ...],
+    limit: int,
+    budget: int,
+    forced: bool,
+    separator: int,
+) -> tuple[bytes, int, int, int]: ...

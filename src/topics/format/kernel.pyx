@@ -9,14 +9,14 @@ Modules that compute checksums import this one, so they are imported late, on th
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import msgspec
 from collections.abc import Mapping
@@ -51,3 +51,6 @@ include "kernel_envelope.pxi"
 include "kernel_prepare.pxi"
 include "kernel_scan.pxi"
 include "kernel_entries.pxi"
+include "kernel_render.pxi"
+include "kernel_columns.pxi"
+include "kernel_append.pxi"

@@ -2,6 +2,7 @@
 
 cdef enum:
     TAG = 1
+    KEPT = 0xF3  # segment.KEPT
     NODE = 2
     DURABLE = 4
     MORE = 8

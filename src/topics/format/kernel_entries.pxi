@@ -13,6 +13,15 @@ cdef inline bint is_hole(const uint8_t* entry) noexcept nogil:
     return entry[16] & HOLE or load32(entry + 4) == 0
 
 
+cdef uint64_t entries_size(const uint8_t* entry, Py_ssize_t count) noexcept nogil:
+    """Bytes of the frames that the entries claim to point at: how much work they are."""
+    cdef uint64_t size = 0
+    cdef Py_ssize_t i
+    for i in range(count):
+        size += load32(entry + i * ENTRY_SIZE + 4)
+    return size
+
+
 cdef int check_layout(int layout) except -1:
     if layout != WAL_LAYOUT and layout != SEGMENT_LAYOUT:
         raise ValueError(f"layout {layout} is unknown")
@@ -88,7 +97,7 @@ cdef Py_ssize_t copy_step(Copy* copy, Py_ssize_t step_end, uint8_t* data, uint8_
         if hole:
             store_entry(idx, <uint32_t>copy.position, 0, ts, HOLE, 0)
         else:
-            flags = p[5] & (TAG | NODE)
+            flags = p[5] & KEPT
             store32(out, length - 12)
             out[4] = flags
             memcpy(out + 5, p + 14, length - 22)  # seq to the end of the body lie alike in both layouts
@@ -189,7 +198,7 @@ def verify(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t firs
         try:
             check_entries(index.len, start_index, count)
             entry = <const uint8_t*>index.buf + start_index * ENTRY_SIZE
-            if view.len >= RELEASE_GIL_BYTES and count > 1000:
+            if entries_size(entry, count) >= <uint64_t>RELEASE_GIL_BYTES:
                 with nogil:
                     result = verify_frames(<const uint8_t*>view.buf, view.len, entry, count, first_seq, layout,
                                            topic_id, base)
@@ -218,8 +227,14 @@ cdef struct Parts:
     const uint8_t* end
 
 
-cdef int find_parts(Py_buffer* view, int64_t at, uint32_t length, int layout, Parts* out) except -1:
-    """The parts of a frame; ValueError if it does not lie in the buffer or its lengths are not the entry's."""
+cdef enum:
+    PART_OK = 0
+    PART_OUTSIDE = 1
+    PART_LENGTHS = 2
+
+
+cdef int locate(const uint8_t* buf, Py_ssize_t size, int64_t at, uint32_t length, int layout, Parts* out) noexcept nogil:
+    """The parts of a frame, or why it has none."""
     cdef const uint8_t* p
     cdef uint64_t node_size, tag_size, data_size
     cdef int header, overhead
@@ -227,20 +242,30 @@ cdef int find_parts(Py_buffer* view, int64_t at, uint32_t length, int layout, Pa
         header, overhead = WAL_HEADER, WAL_OVERHEAD
     else:
         header, overhead = SEGMENT_HEADER, SEGMENT_OVERHEAD
-    if at < 0 or length < <uint32_t>overhead or at + <int64_t>length > view.len:
-        raise ValueError("an entry points outside the buffer")
-    p = <const uint8_t*>view.buf + at
+    if at < 0 or length < <uint32_t>overhead or at + <int64_t>length > size:
+        return PART_OUTSIDE
+    p = buf + at
     node_size = load16(p + header - 8)
     tag_size = load16(p + header - 6)
     data_size = load32(p + header - 4)
     if length != overhead + node_size + tag_size + data_size:
-        raise ValueError("a frame's lengths do not match its entry")
+        return PART_LENGTHS
     out.flags = p[5] if layout == WAL_LAYOUT else p[4]
     out.ts = load64(p + header - 16)
     out.node = p + header
     out.tag = out.node + node_size
     out.body = out.tag + tag_size
     out.end = out.body + data_size
+    return PART_OK
+
+
+cdef int find_parts(Py_buffer* view, int64_t at, uint32_t length, int layout, Parts* out) except -1:
+    """The parts of a frame; ValueError if it does not lie in the buffer or its lengths are not the entry's."""
+    cdef int why = locate(<const uint8_t*>view.buf, view.len, at, length, layout, out)
+    if why == PART_OUTSIDE:
+        raise ValueError("an entry points outside the buffer")
+    if why == PART_LENGTHS:
+        raise ValueError("a frame's lengths do not match its entry")
     return 0
 
 
@@ -369,7 +394,7 @@ cdef Py_ssize_t index_frames(
             store_entry(entry, <uint32_t>at, 0, last_ts, HOLE, 0)
             entry += ENTRY_SIZE
         last_ts = load64(p + 13)
-        store_entry(entry, <uint32_t>at, <uint32_t>length, last_ts, p[4] & (TAG | NODE), accounted)
+        store_entry(entry, <uint32_t>at, <uint32_t>length, last_ts, p[4] & KEPT, accounted)
         at += length
         expected = seq + 1
         if expected == 0:

@@ -22,10 +22,39 @@ cdef enum:
     WANT_COLON
     WANT_COMMA_OR_CLOSE
 
+cdef enum:
+    NAMES_MAX = 32
+
+cdef struct Names:
+    # Field names to look for in the objects at depth 1 and 3: a body and the records in it.
+    int count
+    const uint8_t* texts[NAMES_MAX]
+    Py_ssize_t sizes[NAMES_MAX]
+    uint32_t seen[2]
+    bint doubtful  # one came twice in an object, or a name there is escaped and may be any
+
 cdef struct JsonScan:
     Py_ssize_t position  # of the fault
     Py_ssize_t spaces    # bytes that compaction removes
     Py_ssize_t keys      # of the outermost object
+    Names* names         # NULL = do not look
+
+
+cdef void note_name(Names* names, Py_ssize_t depth, const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """`p` is a name in an object at `depth`, without its quotes."""
+    cdef int i
+    cdef uint32_t bit
+    cdef uint32_t* seen = &names.seen[depth >> 1]
+    if memchr(p, 0x5C, size) != NULL:
+        names.doubtful = True
+        return
+    for i in range(names.count):
+        if names.sizes[i] == size and memcmp(names.texts[i], p, size) == 0:
+            bit = <uint32_t>1 << i
+            if seen[0] & bit:
+                names.doubtful = True
+            seen[0] |= bit
+            return
 
 
 cdef inline bint is_space(uint8_t c) noexcept nogil:
@@ -167,18 +196,18 @@ cdef inline int scalar_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size)
     return UNEXPECTED
 
 
-cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found) noexcept nogil:
-    """JSON_OK, or the number of the fault, with its position in `found`."""
+cdef int scan_value(
+    const uint8_t* p, Py_ssize_t* place, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found
+) noexcept nogil:
+    """Move from the start of a value, or the space before it, behind its end; JSON_OK, or the number of the fault, with
+    its position in `found`. The text is known to be UTF-8."""
     cdef uint64_t objects[17]  # one bit per open bracket, 1025 levels: set = object
-    cdef Py_ssize_t at = 0, depth = 0
+    cdef Py_ssize_t at = place[0], depth = 0
     cdef int expect = WANT_VALUE, why
     cdef uint8_t c, close
     found.spaces = 0
     found.keys = 0
     objects[0] = 0
-    found.position = bad_utf8(p, size)
-    if found.position >= 0:
-        return NOT_UTF8
     while True:
         while at < size and is_space(p[at]):
             at += 1
@@ -194,6 +223,8 @@ cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, Json
                     found.position = at
                     return why
                 found.keys += depth == 1
+                if found.names != NULL and (depth == 1 or depth == 3):
+                    note_name(found.names, depth, p + found.position + 1, at - found.position - 2)
                 if at < size and p[at] == 0x3A:
                     at += 1
                     expect = WANT_VALUE
@@ -235,6 +266,8 @@ cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, Json
             if depth & 63 == 0:
                 objects[depth >> 6] = 0
             if c == 0x7B:
+                if found.names != NULL and (depth == 1 or depth == 3):
+                    found.names.seen[depth >> 1] = 0
                 objects[depth >> 6] |= <uint64_t>1 << (depth & 63)
                 expect = WANT_KEY_OR_CLOSE
             else:
@@ -249,11 +282,27 @@ cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, Json
         if depth:
             expect = WANT_COMMA_OR_CLOSE
             continue
-        while at < size and is_space(p[at]):
-            at += 1
-            found.spaces += 1
-        found.position = at
-        return JSON_OK if at == size else TRAILING
+        place[0] = at
+        return JSON_OK
+
+
+cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found) noexcept nogil:
+    """A whole text: one value and space around it."""
+    cdef Py_ssize_t at = 0
+    cdef int why
+    found.spaces = 0
+    found.keys = 0
+    found.position = bad_utf8(p, size)
+    if found.position >= 0:
+        return NOT_UTF8
+    why = scan_value(p, &at, size, depth_max, found)
+    if why != JSON_OK:
+        return why
+    while at < size and is_space(p[at]):
+        at += 1
+        found.spaces += 1
+    found.position = at
+    return JSON_OK if at == size else TRAILING
 
 
 cdef void copy_compact(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept nogil:
@@ -275,7 +324,7 @@ cdef void copy_compact(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept
         at += 1
 
 
-def compact_json(text, depth_max):
+cdef bytes compact_text(text, depth_max, Names* names):
     cdef Py_buffer view
     cdef JsonScan found
     cdef Py_ssize_t depth
@@ -284,6 +333,7 @@ def compact_json(text, depth_max):
     if not 0 <= depth_max <= DEPTH_LIMIT:
         raise ValueError(f"depth_max is {depth_max}; it must lie in 0..{DEPTH_LIMIT}")
     depth = depth_max
+    found.names = names
     PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
     try:
         if view.len >= RELEASE_GIL_BYTES:
@@ -300,3 +350,23 @@ def compact_json(text, depth_max):
         return compact
     finally:
         PyBuffer_Release(&view)
+
+
+def compact_json(text, depth_max):
+    return compact_text(text, depth_max, NULL)
+
+
+def compact_body(text, depth_max, tuple names not None):
+    cdef Names sought
+    cdef bytes name, compact
+    if len(names) > NAMES_MAX:
+        raise ValueError(f"{len(names)} names are more than {NAMES_MAX}")
+    sought.count = 0
+    sought.doubtful = False
+    sought.seen[0] = sought.seen[1] = 0
+    for name in names:
+        sought.texts[sought.count] = <const uint8_t*>PyBytes_AS_STRING(name)
+        sought.sizes[sought.count] = PyBytes_GET_SIZE(name)
+        sought.count += 1
+    compact = compact_text(text, depth_max, &sought)
+    return compact, bool(sought.doubtful)

@@ -73,7 +73,12 @@ cdef object json_part(object index, str name, object value, bint checked, Text* 
     keys[0] = 0
     if checked:
         return text
-    why = scan_json(out.data, out.size, JSON_DEPTH, &found)
+    found.names = NULL
+    if out.size >= RELEASE_GIL_BYTES:
+        with nogil:
+            why = scan_json(out.data, out.size, JSON_DEPTH, &found)
+    else:
+        why = scan_json(out.data, out.size, JSON_DEPTH, &found)
     if why != JSON_OK:
         raise InvalidRecord(index, f"{name!r} is not JSON: {BadJson(found.position, WHYS[why])}")
     out.size -= found.spaces
@@ -282,7 +287,7 @@ cdef void stamp_frames(
     for i in range(count):
         p = frames + load32(entry)
         length = load32(entry + 4)
-        p[5] = (entry[16] & (TAG | NODE)) | common | (MORE if more_last or i < count - 1 else 0)
+        p[5] = (entry[16] & KEPT) | common | (MORE if more_last or i < count - 1 else 0)
         store64(p + 6, topic_id)
         store64(p + 14, first_seq + i)
         store64(p + 22, ts)

@@ -81,7 +81,7 @@ cdef int walk(
             entry = grow(entries, ENTRY_SIZE)
             if entry == NULL:
                 return SCAN_NO_MEMORY
-            store_entry(entry, <uint32_t>at, <uint32_t>length, ts, p[5] & (TAG | NODE), accounted)
+            store_entry(entry, <uint32_t>at, <uint32_t>length, ts, p[5] & KEPT, accounted)
             if (
                 item != NULL and item.kind == APPEND and item.topic_id == topic_id
                 and item.seq + item.count == seq and seq > item.seq

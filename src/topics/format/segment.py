@@ -4,7 +4,7 @@ A frame of `.data`, little-endian; the Append frame of the WAL minus kind and to
 
     off  size   field
       0     4   frame_len    everything after this field, the last byte included
-      4     1   flags        1 has tag, 2 has node
+      4     1   flags        1 has tag, 2 has node; the high four bits count the routers it came through
       5     8   seq
      13     8   ts
      21     2   node_len
@@ -22,7 +22,7 @@ An entry of `.idx`; the entry of seq s is number s - first:
       0     4   offset       of the frame in `.data`; a segment stays below 4 GiB
       4     4   length       of the frame with its prefix; 0 in a hole
       8     8   ts
-     16     1   flags        1 has tag, 2 has node, 4 hole: a seq without a frame
+     16     1   flags        1 has tag, 2 has node, 4 hole: a seq without a frame; high bits as in the frame
      17     3   accounted    compact data + meta bytes (saturates), so that caps need not read `.data`
 
 The same 20 bytes index the un-checkpointed tail, with offsets into a WAL file. Deletion lives in `.data` alone.
@@ -43,6 +43,10 @@ from topics.model import limits
 TAG: Final = 1
 NODE: Final = 2
 HOLE: Final = 4
+HOPS: Final = 0xF0
+"""How often a router copied the record: the high half of the flags byte, in frames and entries alike."""
+KEPT: Final = TAG | NODE | HOPS
+"""Flags of a record, as opposed to those of its place in the log."""
 DELETED: Final = 0xD5
 
 HEADER: Final = 29

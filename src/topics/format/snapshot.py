@@ -63,6 +63,22 @@ class TopicRow(msgspec.Struct, kw_only=True):
     """(key, first seq, count, ts), oldest first."""
 
 
+class RouterRow(msgspec.Struct, array_like=True):
+    id: int
+    name: str
+    source: str
+    dest: str
+    source_id: int
+    dest_id: int
+    bits: int
+    filter: tuple[int, str] | None
+    start: int
+    """The cursor it was made with."""
+    cursor: int
+    """As of the mark in the dest's shard: ahead of it, copies would be missing."""
+    forwarded: int
+
+
 class SnapshotHead(msgspec.Struct, kw_only=True):
     id: int
     ts: int
@@ -74,6 +90,9 @@ class SnapshotHead(msgspec.Struct, kw_only=True):
     """WAL shards of the layout in use; other groups listed below are on their way out."""
     positions: dict[str, Position]
     """By WAL group key: "" for the flat layout, "shard-NN" otherwise."""
+    routers: list[RouterRow] = []
+    dropped: list[int] = []
+    """Topics that ended and whose files may still be there: the frame that ended them may lie below the positions."""
 
 
 class Snapshot(SnapshotHead, kw_only=True):
@@ -101,6 +120,8 @@ def encode_snapshot(head: SnapshotHead, rows: list[bytes]) -> bytes:
         next_wal=head.next_wal,
         shards=head.shards,
         positions=head.positions,
+        routers=head.routers,
+        dropped=head.dropped,
         topics=[msgspec.Raw(row) for row in rows],
     )
     return wrap(MAGIC, msgspec.json.encode(wire))

@@ -37,7 +37,8 @@ def explain(view: memoryview, offset: int, limit: int) -> str:
         return "zeros are followed by other bytes"
     try:
         head = frame.check_frame(view, offset, limit)
-        accounted_bytes(_body(view, offset, head))
+        if head[1] == frame.Kind.APPEND:
+            accounted_bytes(_body(view, offset, head))
     except BadFrame as error:
         return error.why
     except BadEnvelope as error:
@@ -93,7 +94,7 @@ def scan_wal(buf: Buffer, start: int, end: int, entries: bytearray) -> WalScan:
                     items.append(tuple(run))
                 index = len(entries) // segment.ENTRY_SIZE
                 run = [1, topic_id, seq, 1, index, at, frame_end, ts, ts, accounted]
-            entries += segment.encode_entry(at, frame_end - at, ts, flags & 3, accounted)
+            entries += segment.encode_entry(at, frame_end - at, ts, flags & segment.KEPT, accounted)
         else:
             if run is not None:
                 items.append(tuple(run))

@@ -237,14 +237,18 @@ class OsFs:
 
     def lock(self, path: str) -> Lock:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The directory is held too: whoever deletes the lock file must not thereby let a second holder in.
+        above = os.open(parent(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(above, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"pid=%d\n" % os.getpid(), 0)
         except BaseException:
             os.close(fd)
+            os.close(above)
             raise
-        return OsLock(fd)
+        return OsLock(fd, above)
 
     def identity(self, path: str) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -330,17 +334,16 @@ class OsFile:
 class OsLock:
     """A held `flock`. A forked child shares it: only the process that took it may end it for both."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, *fds: int) -> None:
+        self._fds = fds
         self._pid = os.getpid()
 
     def release(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        if os.getpid() == self._pid:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
+        fds, self._fds = self._fds, ()
+        for fd in fds:
+            if os.getpid() == self._pid:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
 
     def __del__(self) -> None:
         self.release()

@@ -12,6 +12,7 @@ from topics.model import limits
 from topics.model.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_ROUTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
 
 
 class Durability(enum.IntEnum):
@@ -24,6 +25,7 @@ class Durability(enum.IntEnum):
 
 
 DurabilityName = Literal["ephemeral", "memory", "disk", "fsync"]
+_CLASSES = {member.name.lower(): member for member in Durability}
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def commit_class(self) -> Durability:
         if self.durability is not None:
-            return Durability[self.durability.upper()]
+            return _CLASSES[self.durability]
         return Durability.FSYNC if self.durable else Durability.DISK
 
     def resolved(self) -> TopicConfig:
@@ -69,6 +71,15 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _U64 = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "lease_ms", "claim_jitter_ms", "max_deliveries")
+_ALLOWED = {
+    "type": "'log' or 'queue'",
+    "discard": "'old' or 'reject'",
+    "durability": "'ephemeral', 'memory', 'disk' or 'fsync'",
+    **dict.fromkeys(_U64, "a whole number from 0 to 2^64-1"),
+    **dict.fromkeys(("durable", "auto_priority", "auto_create", "dedupe_node", "leases_durable"), "True or False"),
+    "priority": "a whole number of 32 bits, or None",
+    "dead_letter": "the name of a topic, or None",
+}
 FIELDS = frozenset(f.name for f in msgspec.structs.fields(TopicConfig))
 
 
@@ -80,16 +91,25 @@ def make_config(fields: dict[str, Any]) -> TopicConfig:
     try:
         config = msgspec.convert(fields, TopicConfig, strict=True)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"bad topic config: {error}") from None
+        raise _bad_value(fields, str(error)) from None
     check_config(config)
     return config.resolved()
+
+
+def _bad_value(fields: dict[str, Any], why: str) -> InvalidRequest:
+    """The decoder's complaint in our words: which field, what it is, what it may be."""
+    place = re.search(r"`\$\.(\w+)", why)
+    name = place.group(1) if place else ""
+    if name not in FIELDS:
+        return InvalidRequest(f"bad topic config: {why}")
+    return InvalidRequest(f"config field {name!r} is {fields.get(name)!r}; it must be {_ALLOWED[name]}")
 
 
 def check_config(config: TopicConfig) -> None:
     for field in _U64:
         value = getattr(config, field)
         if not 0 <= value < 1 << 64:
-            raise InvalidRequest(f"config field {field!r} is {value}; it must lie in 0..2^64-1")
+            raise InvalidRequest(f"config field {field!r} is {value}; it must be {_ALLOWED[field]}")
     if config.priority is not None and not -(1 << 31) <= config.priority < 1 << 31:
         raise InvalidRequest(f"config field 'priority' is {config.priority}; it must fit in 32 bits")
     if config.dead_letter is not None:
@@ -100,5 +120,14 @@ def check_topic_name(name: str, what: str = "topic name") -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{what} {name!r} is not valid: 1 to {limits.TOPIC_NAME_BYTES} of A-Z a-z 0-9 . _ : -, "
+            "the first a letter or digit"
+        )
+
+
+def check_router_name(name: str) -> None:
+    """As a topic's, and `>` may follow the first letter: `source->dest` is a habit."""
+    if not _ROUTER_NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"router name {name!r} is not valid: 1 to {limits.TOPIC_NAME_BYTES} of A-Z a-z 0-9 . _ : - >, "
             "the first a letter or digit"
         )

@@ -4,18 +4,38 @@
     ├── InvalidRequest            the caller's input is at fault; nothing changed
     │   ├── InvalidRecord         one record of a batch
     │   ├── BatchTooLarge
-    │   └── RecordTooLarge
+    │   ├── RecordTooLarge
+    │   ├── PayloadTooLarge       a request body beyond the ceiling
+    │   ├── UnsupportedMediaType  a body of a type that this call does not take
+    │   ├── NotAcceptable         no answer of a type that the caller takes
+    │   ├── MethodNotAllowed
+    │   ├── RangeNotSatisfiable   a byte range outside the file
+    │   └── InvalidConfig         a setting; names the key, the value and the remedy
+    ├── Denied                    who asks may not
+    │   ├── Unauthorized          no key, or an unknown one
+    │   ├── Forbidden             the key lacks a scope or a prefix
+    │   └── HostNotAllowed        a `Host` or `Origin` that is not ours
     ├── NotFound
-    │   └── TopicNotFound
+    │   ├── TopicNotFound
+    │   ├── RouterNotFound
+    │   └── SegmentGone           evicted, deleted or replaced since it was listed
     ├── Conflict
     │   ├── TopicExists           also an incompatible change of `type`
     │   ├── TopicNotEmpty
-    │   └── TopicFull             a `reject` topic has no room
+    │   ├── TopicFull             a `reject` topic has no room
+    │   ├── RouterCycle           the edge would close a cycle
+    │   ├── Recreated             the topic is another instance than the caller knew
+    │   └── GenerationChanged     the segment was rewritten since it was listed
     ├── Unavailable               try again later
     │   ├── Throttled             a queue or a limit is full
     │   ├── ReadOnly              a shard stopped after a failed write or sync
     │   ├── DiskFull              no room for the next WAL file; heals when space returns
+    │   ├── NotReady              the server is still replaying its log
+    │   ├── ShuttingDown
+    │   ├── Unreachable           a client got no answer; the call may or may not have happened
+    │   ├── StreamCut             a streamed answer ended before its end was said
     │   └── StoreClosed
+    ├── BadAnswer                 what answered does not speak our contract
     └── StorageError
         ├── CorruptFile           proven data is damaged; names file and offset
         │   └── CorruptRecord
@@ -67,6 +87,46 @@ class RecordTooLarge(InvalidRequest):
     code = "record_too_large"
 
 
+class PayloadTooLarge(InvalidRequest):
+    code = "payload_too_large"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    code = "unsupported_media_type"
+
+
+class NotAcceptable(InvalidRequest):
+    code = "not_acceptable"
+
+
+class MethodNotAllowed(InvalidRequest):
+    code = "method_not_allowed"
+
+
+class RangeNotSatisfiable(InvalidRequest):
+    code = "range_not_satisfiable"
+
+
+class InvalidConfig(InvalidRequest):
+    code = "invalid_config"
+
+
+class Denied(TopicsError):
+    code = "denied"
+
+
+class Unauthorized(Denied):
+    code = "unauthorized"
+
+
+class Forbidden(Denied):
+    code = "forbidden"
+
+
+class HostNotAllowed(Denied):
+    code = "host_not_allowed"
+
+
 class NotFound(TopicsError):
     code = "not_found"
 
@@ -76,6 +136,17 @@ class TopicNotFound(NotFound):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} does not exist; create it first", topic=topic)
+
+
+class RouterNotFound(NotFound):
+    code = "router_not_found"
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"router {router!r} does not exist", router=router)
+
+
+class SegmentGone(NotFound):
+    code = "segment_gone"
 
 
 class Conflict(TopicsError):
@@ -94,6 +165,18 @@ class TopicFull(Conflict):
     code = "topic_full"
 
 
+class RouterCycle(Conflict):
+    code = "router_cycle"
+
+
+class Recreated(Conflict):
+    code = "recreated"
+
+
+class GenerationChanged(Conflict):
+    code = "generation_changed"
+
+
 class Unavailable(TopicsError):
     code = "unavailable"
 
@@ -110,8 +193,28 @@ class DiskFull(Unavailable):
     code = "disk_full"
 
 
+class NotReady(Unavailable):
+    code = "not_ready"
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class Unreachable(Unavailable):
+    code = "unreachable"
+
+
+class StreamCut(Unavailable):
+    code = "stream_cut"
+
+
 class StoreClosed(Unavailable):
     code = "store_closed"
+
+
+class BadAnswer(TopicsError):
+    code = "bad_answer"
 
 
 class StorageError(TopicsError):

@@ -10,6 +10,11 @@ RECORDS_PER_APPEND: Final = 10_000
 RECORDS_PER_BULK_APPEND: Final = 100_000
 """The bulk body forms: still one submission, of at most one body."""
 
+ARROW_BYTES: Final = 64 * 1024 * 1024
+ARROW_VALUES: Final = 2_000_000
+"""What the columns of an Arrow body come to: bytes once inflated, and values of one column with all within them. Each
+value becomes an object of some 50 bytes on its way, whatever it took in the body."""
+
 RECORD_BYTES: Final = 1_048_576
 """`data` + `meta` of one record. Keeps the 24-bit size column of `.idx` wide enough by a factor of 16."""
 
@@ -46,8 +51,8 @@ COMMIT_BYTES: Final = 8 * 1024 * 1024
 WAL_SHARDS: Final = 64
 """Shard directories have two digits; beyond a few dozen, shards only cost file handles."""
 
-OPEN_FILES: Final = 256
-OPEN_MAPPINGS: Final = 256
+OPEN_FILES: Final = 128
+OPEN_MAPPINGS: Final = 512
 """Segment files and mappings kept open, least recently used out first. Each holds a file descriptor, of which a
 process has 1024 unless it asks for more, and an embedded store is a guest in its process."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +64,25 @@ def check_room(topic: Topic, prepared: Prepared) -> None:
             )
 
 
+@dataclass(slots=True)
+class Rider:
+    """What shares an append's submission: frames in front of its records, and what is done with them or without."""
+
+    frame: Callable[[int, int], bytes]
+    """(ts, flags) -> the frame."""
+    apply: Callable[[], None]
+    fail: Callable[[], None]
+
+
 def order_append(
-    topic: Topic, shard: Shard, prepared: Prepared, now_ms: int, mono_ns: int, key: str | None, reserve_seqs: int
+    topic: Topic,
+    shard: Shard,
+    prepared: Prepared,
+    now_ms: int,
+    mono_ns: int,
+    key: str | None,
+    reserve_seqs: int,
+    rider: Rider | None = None,
 ) -> Append:
     """Give the batch its seqs and hand it to the WAL. `prepared` is used up."""
     ordered = topic.ordered
@@ -75,7 +93,9 @@ def order_append(
     if cls == Durability.EPHEMERAL:
         if topic.pending:
             raise WaitFirst(topic.pending[-1].submission)
-        _append_in_ram(append, prepared, key)
+        _append_in_ram(append, shard, prepared, key)
+        if rider is not None:
+            rider.apply()
         return append
     reservation = None
     if cls == Durability.DISK:
@@ -100,10 +120,16 @@ def order_append(
         frame = encode_frame(Kind.DEDUPE, topic.id, body, ts=ts, flags=flags | MORE)
         prefix = len(frame)
         buffers.append(frame)
+    if rider is not None:
+        frame = rider.frame(ts, flags | MORE)
+        prefix += len(frame)
+        buffers.append(frame)
     buffers.append(prepared.frames)
     if evict is not None:
         buffers.append(encode_frame(Kind.EVICT_WATERMARK, topic.id, evict.encode(), ts=ts, flags=flags))
     accounted = prepared.accounted
+    ledger = topic.ledger
+    ledger.ordered += accounted
     last = append.last_seq
 
     def apply(done: Submission) -> None:
@@ -115,9 +141,16 @@ def order_append(
             topic.gates.pop(key, None)
         if evict is not None:
             topic.apply_evict(evict.evict_floor, evict.expiry_floor)
+        ledger.ordered -= accounted
+        if rider is not None:
+            rider.apply()
         topic.settled(effect)
+        topic.wake()
 
     def fail(failed: Submission) -> None:
+        ledger.ordered -= accounted
+        if rider is not None:
+            rider.fail()
         if key is not None:
             topic.gates.pop(key, None)
         if failed.file is None:
@@ -131,6 +164,7 @@ def order_append(
         ceiling=(lambda: topic.ceiling >= last) if cls == Durability.DISK else None,
         on_fail=fail,
     )
+    submission.frames = len(buffers) - 1 + append.count
     effect.submission = append.submission = submission
     topic.order(effect)
     if key is not None:
@@ -141,13 +175,19 @@ def order_append(
     return append
 
 
-def _append_in_ram(append: Append, prepared: Prepared, key: str | None) -> None:
+def _append_in_ram(append: Append, shard: Shard, prepared: Prepared, key: str | None) -> None:
     """An ephemeral append is published at once; nothing of it reaches the disk."""
     topic = append.topic
-    stamp(prepared.frames, prepared.entries, prepared.count, topic.id, append.first_seq, append.ts, False, False)
     effect = Effect(head=append.last_seq, ts=append.ts, live=prepared.count, bytes=prepared.accounted)
     chunk = topic.tail.add(append.first_seq, prepared.entries, prepared.count, ram=True)
     evict = _plan_eviction(topic, prepared, effect)
+    if evict is not None and reaches_disk(topic, evict.evict_floor + 1, ()):
+        # Records on disk end by a synced frame alone: that first, then the caller asks again.
+        topic.tail.cut_after(topic.head)
+        raise WaitFirst(_evict_on_disk(topic, shard, min(evict.evict_floor, topic.head), append.ts))
+    stamp(prepared.frames, prepared.entries, prepared.count, topic.id, append.first_seq, append.ts, False, False)
+    start = (append.first_seq - chunk.first_seq) * ENTRY_SIZE
+    chunk.buffer[start : start + len(prepared.entries)] = prepared.entries
     block = topic.ram
     if block is None or not block.room(len(prepared.frames)):
         block = topic.ram = RamBlock(max(RamBlock.SIZE, len(prepared.frames)))
@@ -159,6 +199,40 @@ def _append_in_ram(append: Append, prepared: Prepared, key: str | None) -> None:
         topic.apply_evict(evict.evict_floor, evict.expiry_floor)
         drop_dead_ram(topic)
     topic.ordered = topic.published()
+    topic.wake()
+
+
+def _evict_on_disk(topic: Topic, shard: Shard, floor: int, ts: int) -> Submission:
+    """Log the end of everything up to `floor`."""
+    shard.check()
+    live, size = topic.measure(topic.dead.floor + 1, floor)
+    effect = Effect(evict_floor=floor, live=-live, bytes=-size)
+    body = EvictWatermark(floor, floor + 1, topic.expiry_floor).encode()
+
+    def apply(_: Submission) -> None:
+        topic.apply_evict(floor, 0)
+        drop_dead_ram(topic)
+        topic.settled(effect)
+
+    def fail(failed: Submission) -> None:
+        if failed.file is None:
+            topic.withdraw(effect)
+
+    frame = encode_frame(Kind.EVICT_WATERMARK, topic.id, body, ts=ts, flags=DURABLE)
+    effect.submission = Submission(topic.id, [frame], apply, needs_sync=True, on_fail=fail)
+    topic.order(effect)
+    return shard.submit(effect.submission)
+
+
+def reaches_disk(topic: Topic, below: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    """True if the end of everything below `below`, or of `ranges`, touches records in the WAL or in segments."""
+    rams = list(topic.tail.ram_ranges())
+    lowest_ram = rams[0][0] if rams else topic.head + 1
+    floor = topic.dead.floor + 1
+    on_disk = bool(topic.segments) or any(not chunk.ram for chunk in topic.tail.chunks)
+    if not on_disk:
+        return False
+    return (below > floor and floor < lowest_ram) or any(first < lowest_ram for first, _ in ranges)
 
 
 def drop_dead_ram(topic: Topic) -> None:

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from topics.format.control import SnapshotMark
 from topics.format.frame import DURABLE, Kind, encode_frame
-from topics.format.snapshot import Position, SnapshotHead, encode_row
+from topics.format.snapshot import Position, RouterRow, SnapshotHead, encode_row
 from topics.model.errors import TopicsError
 from topics.storage.copy import CopyTools, TopicCopy
 from topics.storage.cut import TopicCut, capture, make_row
 from topics.storage.submission import Submission
 
 if TYPE_CHECKING:
+    from topics.storage.routers import Router
     from topics.storage.store import Store
     from topics.storage.wal import Shard
 
@@ -40,6 +41,11 @@ class Checkpoint:
     positions: dict[str, Position] = field(default_factory=dict)
     whole: bool = True
     """Every shard took part; a read-only one keeps its part of the last snapshot."""
+    abandoned: bool = False
+    routers: list[Router] | None = None
+    """The list as of shard 0's mark; None = shard 0 took no part."""
+    progress: dict[int, tuple[Router, int, int]] = field(default_factory=dict)
+    """Cursor and copies by router, as of the mark in its dest's shard."""
 
     def begin(self) -> None:
         """K0, under the lock. The marks complete like any submission; wait for them, then `run`."""
@@ -61,15 +67,43 @@ class Checkpoint:
 
     def _captured(self, shard: Shard) -> Callable[[Submission], None]:
         def apply(mark: Submission) -> None:
+            if self.abandoned:
+                return
             assert mark.file is not None
             self.positions[shard.key] = Position(mark.file.number, mark.end)
             now = self.store.clock.now_ms()
             for topic in self.store.topics_of(shard.index):
                 if topic.dirty:
                     self.cuts.append(capture(topic, now))
+            self._capture_routers(shard)
             shard.wal_bytes = 0
 
         return apply
+
+    def _capture_routers(self, shard: Shard) -> None:
+        """Progress is cut in the shard of the copies, the list in shard 0."""
+        store = self.store
+        if shard.index == 0:
+            self.routers = list(store.routers.by_name.values())
+        for dest_id, routers in store.routers.dests():
+            dest = store.by_id.get(dest_id)
+            if dest is not None and dest.shard == shard.index:
+                self.progress.update({r.id: (r, r.cursor, r.forwarded) for r in routers})
+
+    def _router_rows(self) -> list[RouterRow]:
+        """The rows that go with the positions of this snapshot.
+
+        A dest whose shard took no part keeps the progress of the last snapshot; a router made after its dest's mark
+        had copied nothing before it. Without shard 0 the list is that of the last snapshot and every change since
+        comes from the WAL, but the copies of routers made since do not, so their progress is kept here. Options may
+        be newer than the mark: replay sets them once more.
+        """
+        rows = {row.id: row for row in self.store.routers.rows}
+        for router_id, (router, cursor, forwarded) in self.progress.items():
+            rows[router_id] = router.row(cursor, forwarded)
+        if self.routers is None:
+            return list(rows.values())
+        return [rows.get(router.id) or router.row(router.start, 0) for router in self.routers]
 
     def _wake_idle_pairs(self) -> None:
         """A pair of an idle topic is sealed by its age too."""
@@ -88,7 +122,7 @@ class Checkpoint:
     def run(self) -> bool:
         """K1 to K6, without the lock but for short moments. False if a part failed; all of it is tried again."""
         store = self.store
-        tools = CopyTools(store.fs, store.clock, store.options, store.handles, self.lock)
+        tools = CopyTools(store.fs, store.clock, store.options, store.handles, self.lock, pool=store.pool)
         try:
             rows: dict[int, bytes] = {}
             for cut in self.cuts:
@@ -97,16 +131,22 @@ class Checkpoint:
                 segments = TopicCopy(tools, cut).run()
                 rows[cut.topic.id] = encode_row(make_row(cut, segments, self._ceiling(cut)))
             self._write_snapshot(rows)
-        except (OSError, TopicsError) as error:
+        except (OSError, EOFError, TopicsError) as error:
             with self.lock:
-                for cut in self.cuts:
-                    cut.topic.dirty = True
+                self.abandon()
             store.trouble = error
             return False
         store.trouble = None
         store.bury()
         store.trim()
         return True
+
+    def abandon(self) -> None:
+        """What was captured reached no snapshot, and nothing more will be: every topic of it still needs one. Called
+        under the lock."""
+        self.abandoned = True
+        for cut in self.cuts:
+            cut.topic.dirty = True
 
     def _ceiling(self, cut: TopicCut) -> int:
         """A clean stop states the exact head, so that no seq is skipped at the next start."""
@@ -128,10 +168,13 @@ class Checkpoint:
                 next_wal=store.numbers.next,
                 shards=store.options.wal_shards,
                 positions=positions,
+                routers=self._router_rows(),
+                dropped=list(store.graveyard),
             )
             encoded = list(store.rows.values())
         store.snapshots.write(head, encoded)
         with self.lock:
             store.positions = positions
+            store.routers.rows = head.routers
             for cut in self.cuts:
                 cut.topic.ckpt_seq = max(cut.topic.ckpt_seq, cut.head)

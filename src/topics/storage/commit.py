@@ -1,23 +1,46 @@
 """Many callers, one sync: threads that wait for their submissions, and the ones that work for them.
 
 A caller that finds its shard idle writes for everybody who has queued, in its own thread (the leader); those who come
-meanwhile wait, and one of them leads the next turn. A lone writer so pays for no thread hop. Two background threads do
-what no caller should wait for: syncs by the timer, the next WAL file, checkpoints.
+meanwhile wait, and one of them leads the next turn. A lone writer so pays for no thread hop. Background threads do what
+no caller should wait for: syncs by the timer, the next WAL file, checkpoints.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from topics.model.errors import TopicsError
+from topics.model.errors import StoreClosed, TopicsError
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.store import Store
-from topics.storage.submission import Submission
-from topics.storage.wal import Shard, Write, fresh_error
+from topics.storage.submission import Submission, fresh_error
+from topics.storage.wal import Shard, Write
 
+_SYNC_THREADS = 4
 _IDLE_S = 0.5
 """How often the background looks for work that nobody announced."""
+
+
+class Bell:
+    """An event that signals cannot break: `threading.Event` is Python code that holds a lock, and an exception out of a
+    signal handler in the middle of its `set` would leave it held for ever."""
+
+    __slots__ = ("_quiet",)
+
+    def __init__(self) -> None:
+        self._quiet = threading.Lock()
+        self._quiet.acquire()
+
+    def set(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._quiet.release()
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until it rings, or for so long; it is quiet again afterwards."""
+        self._quiet.acquire(timeout=timeout_s)
 
 
 class Committer:
@@ -26,47 +49,95 @@ class Committer:
     def __init__(self, store: Store, lock: threading.Lock) -> None:
         self.store = store
         self.lock = lock
-        self.stirred = threading.Event()
-        """Set when a shard has bytes to sync or needs its next file."""
+        self.spare_wanted = Bell()
+        self.stirred = Bell()
+        """Set when the background thread should look at the shards now."""
+        self.idle = True
+        """The background thread sleeps and knows of no byte to sync."""
+        self.checkpointing = threading.Lock()
+        """Held over a whole checkpoint: two at once would copy the same records into the same segment."""
 
     def wait(self, submission: Submission) -> None:
         """Return when the submission's class is satisfied; raise if it failed."""
-        lock = self.lock
         shard = submission.shard
         assert shard is not None, "only what was submitted can be waited for"
-        while True:
-            waiter: threading.Lock | None = None
-            with lock:
-                if submission.settled:
-                    break
-                write = shard.take()
-                if write is None:
-                    waiter = threading.Lock()
-                    waiter.acquire()
-                    submission.waiters.append(waiter)
-            if write is not None:
-                self.lead(shard, write)
-            else:
-                assert waiter is not None
-                self._nudge(shard)
-                waiter.acquire()
-        self._nudge(shard)
+        while not self._turn(shard, submission):
+            pass
+        self.nudge(shard)
         if submission.error is not None:
             raise fresh_error(submission.error)
 
-    def lead(self, shard: Shard, write: Write) -> None:
-        """One turn for all who queued; then the first of those who came meanwhile leads."""
-        shard.run(write)
-        with self.lock:
-            shard.finish(write)
-            for submission in shard.queue:
-                if submission.waiters:
-                    submission.waiters.pop(0).release()
-                    break
+    def _turn(self, shard: Shard, submission: Submission) -> bool:
+        """Lead, or sleep until woken; True once the submission is settled."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        led_by_another = True
+        try:
+            with self.lock:
+                if submission.settled:
+                    return True
+                led_by_another = shard.writing
+                write = shard.take()
+                if write is None:
+                    submission.waiters.append(waiter)
+            interrupt = self.lead(shard, write) if write is not None else None
+        except BaseException as error:
+            with self.lock:
+                shard.abandon(error, leading=not led_by_another)
+            raise
+        if interrupt is not None:
+            raise interrupt
+        if write is not None:
+            return False
+        try:
+            self.nudge(shard)
+            waiter.acquire()
+        except BaseException:  # a signal ends the sleep; if it was our turn to lead, another must
+            with self.lock:
+                if waiter in submission.waiters:
+                    submission.waiters.remove(waiter)
+                else:
+                    self._pass_on(shard)
+            raise
+        return False
 
-    def _nudge(self, shard: Shard) -> None:
-        if shard.dirty_since_ns is not None or shard.waiting or shard.wants_spare():
+    def lead(self, shard: Shard, write: Write) -> BaseException | None:
+        """One turn for all who queued; then the first of those who came meanwhile leads. Returns what a signal raised
+        in between: the turn is done, and the signal may take its way."""
+        interrupt: BaseException | None = None
+        try:
+            try:
+                shard.run(write)
+            except BaseException as error:
+                # Others wait for this write, so the same bytes go to the same place once more. Only half a rotation
+                # cannot be done again.
+                if write.rotation is not None:
+                    raise
+                interrupt = error
+                shard.run(write)
+            with self.lock:
+                shard.finish(write)
+                self._pass_on(shard)
+        except BaseException as error:
+            with self.lock:
+                shard.abandon(error)
+            raise
+        return interrupt
+
+    @staticmethod
+    def _pass_on(shard: Shard) -> None:
+        """Wake the first who waits in the queue, to lead the next turn."""
+        for submission in shard.queue:
+            if submission.waiters:
+                submission.waiters.pop(0).release()
+                break
+
+    def nudge(self, shard: Shard) -> None:
+        """Wake the background thread, but only for what it does not know: it keeps time for dirty shards itself."""
+        if (shard.dirty_since_ns is not None and self.idle) or shard.waiting:
             self.stirred.set()
+        if shard.wants_spare():
+            self.spare_wanted.set()
 
     def wait_settled(self, submission: Submission) -> None:
         """Wait for somebody else's submission; its trouble, if any, is told to whoever made it."""
@@ -81,41 +152,96 @@ class Committer:
             self.wait_settled(last)
 
 
+class Errand:
+    """What a caller has done for it by the checkpoint thread, and waits for."""
+
+    __slots__ = ("act", "answer", "done", "error")
+
+    def __init__(self, act: Callable[[], bool]) -> None:
+        self.act = act
+        self.answer = False
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def run(self) -> None:
+        try:
+            self.answer = self.act()
+        except BaseException as error:
+            self.error = error
+        self.done.release()
+
+
 class Background:
-    """The two threads of an embedded store."""
+    """The threads of an embedded store."""
 
     def __init__(self, store: Store, committer: Committer) -> None:
         self.store = store
         self.committer = committer
-        self.stopping = threading.Event()
-        self.checkpoint_now = threading.Event()
+        self.stopping = False
+        self.checkpoint_now = Bell()
+        self._errands: deque[Errand] = deque()
+        self._ended = False
+        """The checkpoint thread takes no more errands."""
         self._threads = [
             threading.Thread(target=self._sync_loop, name="topics-sync", daemon=True),
+            threading.Thread(target=self._spare_loop, name="topics-spare", daemon=True),
             threading.Thread(target=self._checkpoint_loop, name="topics-checkpoint", daemon=True),
         ]
+        store.pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="topics-segments")
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        self.stopping.set()
+        self.stopping = True
         self.committer.stirred.set()
+        self.committer.spare_wanted.set()
         self.checkpoint_now.set()
         for thread in self._threads:
             thread.join()
 
+    def run(self, act: Callable[[], bool]) -> bool:
+        """Have the checkpoint thread do `act`, and wait. Signals reach the main thread alone: one that comes now breaks
+        off the waiting, never the work."""
+        errand = Errand(act)
+        self._errands.append(errand)
+        self.checkpoint_now.set()
+        if self._ended:
+            self._refuse()
+        errand.done.acquire()
+        if errand.error is not None:
+            raise errand.error
+        return errand.answer
+
+    def _refuse(self) -> None:
+        with suppress(IndexError):
+            while True:
+                errand = self._errands.popleft()
+                errand.error = StoreClosed("the store is closed")
+                errand.done.release()
+
+    def close_pool(self) -> None:
+        pool, self.store.pool = self.store.pool, None
+        if pool is not None:
+            pool.shutdown()
+
     def _sync_loop(self) -> None:
         store, committer = self.store, self.committer
-        pause = _IDLE_S
-        while not self.stopping.is_set():
-            committer.stirred.wait(pause)
-            committer.stirred.clear()
-            pause = _IDLE_S
+        while not self.stopping:
+            committer.stirred.wait(_IDLE_S if committer.idle else max(store.options.sync_ms, 1) / 1000)
+            committer.idle = False
             for shard in store.shards:
-                self._write(shard)
-                self._sync(shard)
-                self._spare(shard)
-                if shard.dirty_since_ns is not None and shard.failed is None:
-                    pause = min(pause, max(store.options.sync_ms, 1) / 1000)
+                try:
+                    self._write(shard)
+                    self._sync(shard)
+                except Exception as error:
+                    # Something may have happened by half: nobody may build on it, and nobody may wait for ever.
+                    with committer.lock:
+                        shard.abandon(error)
+            # Said before the look: a shard that becomes dirty after it finds the flag set, and wakes us.
+            committer.idle = True
+            if any(shard.dirty_since_ns is not None and shard.failed is None for shard in store.shards):
+                committer.idle = False
 
     def _write(self, shard: Shard) -> None:
         """What was submitted and nobody waits for."""
@@ -133,6 +259,13 @@ class Background:
         with self.committer.lock:
             shard.finish_sync(sync)
 
+    def _spare_loop(self) -> None:
+        while not self.stopping:
+            self.committer.spare_wanted.wait(_IDLE_S)
+            if not self.stopping:
+                for shard in self.store.shards:
+                    self._spare(shard)
+
     def _spare(self, shard: Shard) -> None:
         with self.committer.lock:
             plan = shard.plan_spare() if shard.wants_spare() else None
@@ -146,21 +279,39 @@ class Background:
             shard.adopt_spare(spare)
 
     def _checkpoint_loop(self) -> None:
-        while not self.stopping.is_set():
+        while not self.stopping:
             self.checkpoint_now.wait(_IDLE_S)
-            self.checkpoint_now.clear()
-            if self.stopping.is_set():
-                return
+            while self._errands:
+                self._errands.popleft().run()
             with self.committer.lock:
-                due = self.store.checkpoint_due()
+                due = not self.stopping and not self.store.closed and self.store.checkpoint_due()
             if due:
-                run_checkpoint(self.store, self.committer)
+                try:
+                    run_checkpoint(self.store, self.committer)
+                except StoreClosed:
+                    continue
+                except Exception as error:  # all of it is tried again when the next one is due
+                    self.store.trouble = error
+        self._ended = True
+        self._refuse()
 
 
 def run_checkpoint(store: Store, committer: Committer, clean: bool = False) -> bool:
-    """A whole checkpoint, its marks committed like any submission."""
-    with committer.lock:
-        checkpoint: Checkpoint = store.begin_checkpoint(clean)
-    for mark in checkpoint.marks:
-        committer.wait_settled(mark)
-    return checkpoint.run()
+    """A whole checkpoint, its marks committed like any submission. One runs at a time."""
+    with committer.checkpointing:
+        with committer.lock:
+            if not clean:
+                store.check_open()
+            try:
+                checkpoint: Checkpoint = store.begin_checkpoint(clean)
+            except BaseException as error:
+                store.abandon(error)
+                raise
+        try:
+            for mark in checkpoint.marks:
+                committer.wait_settled(mark)
+            return checkpoint.run()
+        except BaseException:
+            with committer.lock:
+                checkpoint.abandon()
+            raise

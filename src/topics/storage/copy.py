@@ -7,6 +7,7 @@ bytes again before it syncs again.
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ from topics.format.ops import SEGMENT_LAYOUT, collect_tags, restamp
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
 from topics.format.tags import build_tags
 from topics.host.clock import Clock
-from topics.host.fs import Fs, replace_file, write_all
+from topics.host.fs import File, Fs, parent, read_exact, replace_file, write_all
 from topics.model import limits
 from topics.model.errors import CorruptFile
 from topics.storage.cut import Piece, TopicCut
@@ -43,6 +44,24 @@ class CopyTools:
     lock: AbstractContextManager[object]
     maps: dict[str, memoryview] = field(default_factory=dict)
     """WAL files mapped for this checkpoint: the records of one topic may lie far apart in them."""
+
+    pool: Executor | None = None
+    """Where syncs run beside the copying; None = in place."""
+    syncs: list[Future[None]] = field(default_factory=list)
+
+    def sync_soon(self, file: File) -> None:
+        """Sync a file before the next `wait_syncs` returns."""
+        if self.pool is None:
+            file.sync()
+        else:
+            self.syncs.append(self.pool.submit(file.sync))
+
+    def wait_syncs(self) -> None:
+        """Raise the first failure; nothing that was to be synced counts then."""
+        syncs, self.syncs = self.syncs, []
+        wait(syncs)
+        for sync in syncs:
+            sync.result()
 
     def mapped(self, source: Source) -> memoryview:
         view = self.maps.get(source.path)
@@ -161,9 +180,12 @@ class TopicCopy:
 
     def _open_pair(self, first_seq: int) -> None:
         fs = self.tools.fs
-        if not fs.exists(self.topic.directory):
-            fs.mkdir(self.topic.directory)
-            fs.sync_dir(self.topic.directory.rsplit("/", 1)[0])
+        if not self.topic.segments and not self.segments:
+            # Synced also where it is there already: an attempt before this one may have failed, or been killed, between
+            # making the directory and syncing its name.
+            if not fs.exists(self.topic.directory):
+                fs.mkdir(self.topic.directory)
+            fs.sync_dir(parent(self.topic.directory))
         segment = Segment(self.topic.directory, first_seq, 0, 0, opened_ns=self.tools.clock.monotonic_ns())
         self.tools.handles.forget(segment)
         for part in ("data", "idx"):
@@ -230,7 +252,7 @@ class TopicCopy:
         handles = self.tools.handles
         size = active.count * ENTRY_SIZE
         idx_file = handles.file(active.path("idx"))
-        entries = handles.rebuilt(active) if active.foreign else idx_file.read_at(0, size)
+        entries = handles.rebuilt(active) if active.foreign else read_exact(idx_file, 0, size)
         if active.foreign:
             write_all(idx_file, 0, [entries])
             active.foreign = False
@@ -239,8 +261,8 @@ class TopicCopy:
         data_file = handles.file(active.path("data"))
         if data_file.size() > active.data_len:
             data_file.truncate(active.data_len)
-        idx_file.sync()
-        data_file.sync()
+        self.tools.sync_soon(idx_file)
+        self.tools.sync_soon(data_file)
         self.touched.discard(active.first_seq)
         active.idx_xxh3 = xxh3_64(entries)
         active.sealed = True
@@ -252,11 +274,11 @@ class TopicCopy:
         flags = np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"]
         if not (flags & TAG).any():
             return False
-        data = self.tools.handles.file(segment.path("data")).read_at(0, segment.data_len)
         try:
+            data = read_exact(self.tools.handles.file(segment.path("data")), 0, segment.data_len)
             tags = collect_tags(data, entries, 0, segment.count, SEGMENT_LAYOUT, 0)
             replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, segment.first_seq))
-        except (OSError, ValueError):
+        except (OSError, EOFError, ValueError):
             return False
         return True
 
@@ -266,7 +288,8 @@ class TopicCopy:
         for first_seq in sorted(self.touched):
             segment = next((s for s in self.segments if s.first_seq == first_seq), None)
             if segment is not None:
-                self.tools.handles.file(segment.path("data")).sync()
+                self.tools.sync_soon(self.tools.handles.file(segment.path("data")))
+        self.tools.wait_syncs()
         if self.new_names:
             self.tools.fs.sync_dir(self.topic.directory)
 
@@ -284,14 +307,15 @@ class TopicCopy:
                 before = known.get(segment.first_seq)
                 same = before is not None and before.count == segment.count
                 segment.live, segment.bytes = (before.live, before.bytes) if before is not None and same else (-1, 0)
-            old_copied = topic.copied
-            topic.segments = [replace(segment) for segment in self.segments]
-            topic.copied = max(topic.copied, cut.copy_through)
-            topic.tail.drop_through(topic.copied)
+            segments = [replace(segment) for segment in self.segments]
+            copied = max(topic.copied, cut.copy_through)
             done = set(cut.unflagged)
-            topic.unflagged = [item for item in topic.unflagged if item not in done]
+            unflagged = [item for item in topic.unflagged if item not in done]
             # Records deleted since the cut were copied as live ones; their frames get the flag next time.
-            topic.unflagged.extend(_died_since(topic, cut, old_copied + 1, topic.copied))
+            unflagged += _died_since(topic, cut, topic.copied + 1, copied)
+            # At one go, so that a signal leaves all of it or nothing.
+            topic.segments, topic.copied, topic.unflagged = segments, copied, unflagged
+            topic.tail.drop_through(copied)
 
 
 def _died_since(topic: Topic, cut: TopicCut, first: int, last: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from topics.storage.dead import DeadSet
 from topics.storage.lost import LostRanges
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
-from topics.storage.topic import Topic
+from topics.storage.topic import Topic, live_runs
 
 
 @dataclass(slots=True)
@@ -62,7 +62,8 @@ def capture(topic: Topic, now_ms: int) -> TopicCut:
         gone, gone_bytes = topic.measure(first, last)
         live, size = live - gone, size - gone_bytes
         dead.mark(first, last)
-        lost.add(max(first, topic.dead.floor + 1), last, LostReason.RESTART)
+        for low, high in live_runs(topic, first, last):
+            lost.add(low, high, LostReason.RESTART)
     cut = TopicCut(
         topic=topic,
         head=topic.head,
@@ -79,7 +80,7 @@ def capture(topic: Topic, now_ms: int) -> TopicCut:
         last_ts=topic.last_ts,
         dead=dead,
         unflagged=list(topic.unflagged),
-        dedupe=topic.dedupe.rows(),
+        dedupe=[row for row in topic.dedupe.rows() if not any(first <= row[1] <= last for first, last in rams)],
         pieces=_pieces(topic, copy_through),
     )
     topic.dirty = False

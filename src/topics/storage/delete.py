@@ -14,10 +14,10 @@ from topics.format.segment import ENTRY_DTYPE
 from topics.model import limits
 from topics.model.config import Durability, TopicConfig
 from topics.rules.retention import excess
-from topics.storage.append import drop_dead_ram, find_evict_floor
+from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Effect, Topic
+from topics.storage.topic import Effect, Topic, live_runs
 from topics.storage.wal import Shard
 
 Ranges = tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ def order_delete(
         return None, died_so_far
     if match is None and below <= max(ordered.delete_below, 1):
         return None, died_so_far
-    kept_on_disk = _reaches_disk(topic, below, ranges)
+    kept_on_disk = reaches_disk(topic, below, ranges)
     if topic.durability == Durability.EPHEMERAL and not kept_on_disk and not topic.pending:
         died = topic.apply_delete(below, ranges)
         drop_dead_ram(topic)
@@ -78,17 +78,6 @@ def order_delete(
         topic.settled(effect)
 
     return _hand_over(topic, shard, buffers, effect, apply, sync), died_so_far
-
-
-def _reaches_disk(topic: Topic, below: int, ranges: Ranges) -> bool:
-    """True if the delete touches records that lie in the WAL or in segments."""
-    rams = list(topic.tail.ram_ranges())
-    lowest_ram = rams[0][0] if rams else topic.head + 1
-    floor = topic.dead.floor + 1
-    on_disk = bool(topic.segments) or any(not chunk.ram for chunk in topic.tail.chunks)
-    if not on_disk:
-        return False
-    return (below > floor and floor < lowest_ram) or any(first < lowest_ram for first, _ in ranges)
 
 
 def _hand_over(
@@ -126,7 +115,7 @@ def order_retention(topic: Topic, shard: Shard, now_ms: int, ttl_ready: bool) ->
     floor = max(evict, expiry)
     live, size = topic.measure(ordered.floor + 1, floor, ordered.overlay)
     effect.live, effect.bytes = -live, -size
-    if config.commit_class == Durability.EPHEMERAL and not topic.pending and not _reaches_disk(topic, floor + 1, ()):
+    if config.commit_class == Durability.EPHEMERAL and not topic.pending and not reaches_disk(topic, floor + 1, ()):
         topic.apply_evict(evict, expiry)
         drop_dead_ram(topic)
         topic.ordered = topic.published()
@@ -179,7 +168,9 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
     head = ordered.head
     body = TopicCreate(topic.name, msgspec.json.encode(config)).encode()
     leaving = old in (Durability.EPHEMERAL, Durability.MEMORY) and new != old
-    left_behind = list(topic.tail.ram_ranges()) if old == Durability.EPHEMERAL and new != old else []
+    leaving_ram = old == Durability.EPHEMERAL and new != old
+    rams = topic.tail.ram_ranges() if leaving_ram else ()
+    left_behind = [run for part in rams for run in live_runs(topic, *part, ordered.overlay)]
     frames: list[tuple[Kind, bytes]] = [(Kind.CONFIG_UPDATE, body)]
     if leaving:
         frames.append((Kind.HEAD_WATERMARK, HeadWatermark(head).encode()))
@@ -189,7 +180,11 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
         encode_frame(kind, topic.id, data, ts=ts, flags=DURABLE | (MORE if number < len(frames) - 1 else 0))
         for number, (kind, data) in enumerate(frames)
     ]
-    effect = Effect(config=config)
+    effect = Effect(config=config, ranges=tuple(left_behind))
+    for first, last in left_behind:
+        live, size = topic.measure(first, last, ordered.overlay)
+        effect.live -= live
+        effect.bytes -= size
 
     def apply(_: Submission) -> None:
         topic.apply_config(config)
@@ -197,7 +192,7 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
             topic.apply_ceiling(head)
         for first, last in left_behind:
             topic.apply_lost(first, last, LostReason.RESTART)
-        if left_behind:
+        if leaving_ram:
             topic.tail.chunks = [chunk for chunk in topic.tail.chunks if not chunk.ram]
             topic.ram = None
         topic.settled(effect)

@@ -10,25 +10,31 @@ import threading
 from collections import OrderedDict
 
 from topics.format.checksum import xxh3_64
-from topics.format.ops import rebuild_idx
+from topics.format.ops import SEGMENT_LAYOUT, rebuild_idx, verify
 from topics.format.segment import ENTRY
-from topics.host.fs import File, Fs
+from topics.host.fs import File, Fs, read_exact
 from topics.model import limits
+from topics.model.errors import StorageError
 from topics.storage.segment import Segment
 
-_BAD_ENTRY = ENTRY.pack(0xFFFFFFFF, 1, 0, 0, b"\0\0\0")
+NOWHERE = 0xFFFF_FFFF
+"""The offset of a record whose place is not known."""
+_BAD_ENTRY = ENTRY.pack(NOWHERE, 1, 0, 0, b"\0\0\0")
 """Stands for a record whose place is not known any more: no frame lies there, so reading it says `corrupt`."""
 _HOLE_FLAG = 4
 
 
 class Handles:
-    __slots__ = ("_files", "_fs", "_lock", "_maps")
+    __slots__ = ("_files", "_fs", "_lock", "_maps", "absent")
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
         self._lock = threading.Lock()
         self._files: OrderedDict[str, File] = OrderedDict()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
+        self.absent: set[str] | None = None
+        """While the WAL is replayed: `.data` files that were asked for and are not there. A pair may have been dropped
+        since the snapshot that lists it; whether it was is known when all is replayed. None = an absent one raises."""
 
     def file(self, path: str) -> File:
         """The file at `path`, open for reading and writing."""
@@ -43,14 +49,20 @@ class Handles:
             return file
 
     def _open(self, path: str, write: bool = False) -> File:
+        """An absent file stays a FileNotFoundError: whoever asked knows whether it may be."""
         try:
-            return self._fs.open(path, write=write)
+            try:
+                return self._fs.open(path, write=write)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                self._files.clear()
+                self._maps.clear()
+                return self._fs.open(path, write=write)
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            self._files.clear()
-            self._maps.clear()
-            return self._fs.open(path, write=write)
+            raise unreadable(path, error) from error
 
     def data(self, segment: Segment) -> memoryview:
         """The bytes of a sealed segment. Shorter than promised if the file is: readers check every frame's bounds."""
@@ -65,7 +77,10 @@ class Handles:
         low, high = start * ENTRY.size, (start + count) * ENTRY.size
         path = segment.path("idx")
         if not (segment.sealed or segment.foreign):
-            return memoryview(self.file(path).read_at(low, high - low))
+            try:
+                return memoryview(read_exact(self.file(path), low, high - low))
+            except (OSError, EOFError) as error:
+                raise unreadable(path, error) from error
         with self._lock:
             view = self._maps.get(path)
             if view is not None and len(view) >= high:
@@ -92,14 +107,38 @@ class Handles:
             data = self._open_map(segment.path("data"))
         except ValueError:
             data = memoryview(b"")
+        except FileNotFoundError:
+            if self.absent is None:
+                raise
+            self.absent.add(segment.path("data"))
+            return _BAD_ENTRY * segment.count
         entries, end, count = rebuild_idx(data, segment.first_seq, min(len(data), segment.data_len))
         if count < segment.count:
             missing = segment.count - count
             if end == segment.data_len:  # nothing but holes follows the last frame
                 ts = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[2] if entries else 0
                 return entries + ENTRY.pack(end, 0, ts, _HOLE_FLAG, b"\0\0\0") * missing
-            return entries + _BAD_ENTRY * missing
+            return entries + self._hinted(segment, data, count)
         return entries[: segment.count * ENTRY.size]
+
+    def _hinted(self, segment: Segment, data: memoryview, start: int) -> bytes:
+        """Entries from `start` on, behind a damaged frame. The `.idx` as it lies there is not trusted, but what it says
+        is tried: where a whole frame of the right seq lies, only the damaged ones are lost."""
+        size = segment.count * ENTRY.size
+        try:
+            hints = read_exact(self._open(segment.path("idx")), 0, size)
+        except (OSError, EOFError, StorageError):
+            return _BAD_ENTRY * (segment.count - start)
+        kept: list[bytes] = []
+        for index in range(start, segment.count):
+            entry = hints[index * ENTRY.size : (index + 1) * ENTRY.size]
+            offset, length, _ts, flags, _accounted = ENTRY.unpack(entry)
+            hole = flags & _HOLE_FLAG and not length
+            whole = length and offset + length <= segment.data_len
+            if not hole and not (whole and verify(data, entry, 0, 1, segment.first_seq + index, SEGMENT_LAYOUT, 0, 0)):
+                entry = _BAD_ENTRY
+            kept.append(entry)
+        return b"".join(kept)
 
     def _mapped(self, path: str) -> memoryview:
         with self._lock:
@@ -112,7 +151,11 @@ class Handles:
         return view
 
     def _open_map(self, path: str) -> memoryview:
-        return self._open(path).map()
+        file = self._open(path)
+        try:
+            return file.map()
+        except OSError as error:
+            raise unreadable(path, error) from error
 
     def _remember(self, path: str, view: memoryview) -> None:
         with self._lock:
@@ -130,8 +173,12 @@ class Handles:
                 self._maps.pop(path, None)
 
     def close(self) -> None:
+        """Let go of everything. A reader in the middle of a file keeps that one open until it is done: closing it here
+        could give its descriptor to another file meanwhile."""
         with self._lock:
-            for file in self._files.values():
-                file.close()
             self._files.clear()
             self._maps.clear()
+
+
+def unreadable(path: str, error: Exception) -> StorageError:
+    return StorageError(f"{path} cannot be read: {error}", path=path)

@@ -42,6 +42,8 @@ def _judge_topic(fs: Fs, topic: Topic, recovered: Recovered, damage: list[Corrup
         return None
     names = set(fs.list(topic.directory)) if fs.is_dir(topic.directory) else set()
     kept: list[Segment] = []
+    absent = topic.handles.absent or ()
+    recount = any(segment.path("data") in absent for segment in topic.segments)
     for segment in topic.segments:
         if _needless(topic, segment, names):
             continue
@@ -49,9 +51,13 @@ def _judge_topic(fs: Fs, topic: Topic, recovered: Recovered, damage: list[Corrup
         if problem is not None:
             damage.append(problem)
             _lose(topic, segment, recovered)
+            recount = True
             continue
         kept.append(segment)
     topic.segments = kept
+    if recount:  # what was taken out of the counts for a pair that is not there was a guess
+        topic.live, topic.bytes = topic.measure(topic.dead.floor + 1, topic.head)
+        topic.ordered = topic.published()
     files = TopicFiles(topic)
     manifest = _manifest(fs, topic)
     if manifest is not None:  # a flag pass after the snapshot was seen by others: its number never falls back
@@ -92,11 +98,6 @@ def _problem(fs: Fs, segment: Segment) -> CorruptFile | None:
 def _lose(topic: Topic, segment: Segment, recovered: Recovered) -> None:
     """Salvage: the records of a pair that cannot be trusted are lost, and said to be."""
     first, last = segment.first_seq, segment.end_seq - 1
-    live, size = segment.count - topic.dead.count(first, last), 0
-    topic.live -= live
-    if not topic.live:
-        size = topic.bytes
-    topic.bytes -= size
     topic.dead.mark(first, last)
     topic.lost.add(max(first, topic.dead.floor + 1), last, LostReason.CORRUPT)
     topic.dirty = True

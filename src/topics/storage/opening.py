@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from topics.format.checksum import shard_of
+from topics.format.frame import DURABLE
 from topics.format.snapshot import Position, SnapshotHead, encode_row
 from topics.host.clock import Clock
 from topics.host.fs import Fs, Lock, read_file, replace_file
 from topics.host.ids import Ids
-from topics.model.errors import StorageError, StoreLocked
+from topics.model.errors import CorruptFile, StorageError, StoreLocked
 from topics.storage.copy import CopyTools, TopicCopy
 from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
@@ -29,17 +30,17 @@ def open_store(
     paths = Paths(root)
     try:
         new = is_new(fs, paths)
-        if not fs.is_dir(root):
+        if new:
             ensure_dir(fs, root)
         guard = _take(fs, paths)
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
     store = Store(fs, paths, options, clock, ids, lock, guard)
     try:
         if new and is_new(fs, paths):
             _initialise(store)
         _recover(store)
-    except OSError as error:
+    except (OSError, EOFError) as error:
         store.release()
         raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
     except BaseException:
@@ -53,7 +54,7 @@ def _take(fs: Fs, paths: Paths) -> Lock:
         return fs.lock(paths.lock)
     except BlockingIOError:
         raise StoreLocked(
-            f"{paths.root} is in use by another process (see {paths.lock}); stop it, or use another directory",
+            f"{paths.root} is open already, in this process or in another (see {paths.lock}): close it there first",
             path=paths.root,
         ) from None
 
@@ -78,25 +79,46 @@ def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
         next_wal=store.numbers.next,
         shards=store.options.wal_shards,
         positions=positions,
+        routers=store.routers.rows,
     )
 
 
 def _recover(store: Store) -> None:
     fs, paths, options = store.fs, store.paths, store.options
     salvage = options.recovery == "salvage"
-    store.store_id = read_file(fs, paths.format).decode().split("\n")[1]
+    store.store_id = _store_id(read_file(fs, paths.format), paths)
     make_directories(fs, paths)
     identity = fs.identity(paths.root)
     found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity)
     repair(fs, paths, found, salvage)
     store.report = found.report
     _adopt(store, found)
-    if found.snapshot.shards != options.wal_shards or found.damage:
+    if found.snapshot.shards != options.wal_shards or found.damage or not _both_list_layout(store):
         # Damage that salvage went past must not be met again: positions move behind it, as in a change of layout.
         _change_layout(store)
         found.recovered.announce.clear()
+        found.recovered.cut_back.clear()
     _start_shards(store, found)
     store.write_boot()
+
+
+def _store_id(text: bytes, paths: Paths) -> str:
+    lines = text.decode("utf-8", "replace").split("\n")
+    if len(lines) < 2 or not (lines[1].isascii() and lines[1].isalnum()):
+        raise CorruptFile(paths.format, 0, "its second line is not the id of a store")
+    return lines[1]
+
+
+def _both_list_layout(store: Store) -> bool:
+    """False after a change of layout that was interrupted between its two snapshots: falling back to the older one
+    would then miss every group of the new layout."""
+    shards = store.options.wal_shards
+    layout = {group_key(index, shards) for index in range(shards)}
+    snapshots = store.snapshots
+    return all(
+        layout <= positions.keys() and snapshots.layouts[number] == store.options.wal_shards
+        for number, positions in snapshots.kept[-2:]
+    )
 
 
 def _adopt(store: Store, found: Found) -> None:
@@ -108,8 +130,12 @@ def _adopt(store: Store, found: Found) -> None:
     for topic in found.recovered.topics.values():
         topic.shard = shard_of(topic.id, store.options.wal_shards)
         store.by_id[topic.id] = store.topics[topic.name] = topic
+        store.ledger.bytes += topic.bytes
+        topic.ledger = store.ledger
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
+    store.routers.adopt(found.recovered.routers.values())
+    store.routers.rows = list(found.snapshot.routers)
     store.rows = {row.id: encode_row(row) for row in found.snapshot.topics if row.id in store.by_id}
 
 
@@ -123,6 +149,7 @@ def _change_layout(store: Store) -> None:
         segments = TopicCopy(tools, cut).run()
         store.rows[topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
         topic.ckpt_seq = cut.head
+    store.routers.rows = [router.row(router.cursor, router.forwarded) for router in store.routers.by_name.values()]
     end = Position(store.numbers.next, 0)
     layout = [group_key(i, store.options.wal_shards) for i in range(store.options.wal_shards)]
     store.positions = dict.fromkeys([*store.positions, *layout], end)
@@ -134,6 +161,9 @@ def _start_shards(store: Store, found: Found) -> None:
     """Every start begins a new file in every shard; what was found missing is logged and synced in it first."""
     options = store.options
     announced = store.announce(found.recovered.announce)
+    for router in found.recovered.cut_back:
+        frame = router.cursor_frame(router.cursor, router.forwarded, store.clock.now_ms(), DURABLE)
+        announced.setdefault(store.by_id[router.dest_id].shard, []).append(frame)
     groups = {group.key: group for group in found.groups}
     for index in range(options.wal_shards):
         key = group_key(index, options.wal_shards)

@@ -13,12 +13,12 @@ from itertools import pairwise
 import numpy as np
 
 from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, make_records, verify
-from topics.format.segment import ENTRY_DTYPE
+from topics.format.segment import ENTRY, ENTRY_DTYPE
 from topics.host.fs import Fs
 from topics.model.errors import CorruptFile, StorageError
 from topics.model.record import Gap, Record
 from topics.rules.gap import floor_gap
-from topics.storage.handles import Handles
+from topics.storage.handles import NOWHERE, Handles
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
 from topics.storage.topic import Topic
@@ -93,6 +93,26 @@ def plan(topic: Topic, cursor: int, end: int, count_max: int) -> Gap | Slice | N
     return Slice(topic.id, first, count, topic.dead.mask(first, count), entries, source, None)
 
 
+def fetch_one(handles: Handles, part: Slice) -> FrameBatch | None:
+    """The one record of a slice of one, or None if its bytes fail their check. What `fetch` does, without columns."""
+    segment, entries = part.segment, part.entries
+    if segment is not None:
+        entries = handles.entries(segment, part.first_seq - segment.first_seq, 1)
+    assert entries is not None
+    offset, length, _ts, _flags, _accounted = ENTRY.unpack_from(entries, 0)
+    base = offset
+    buffer: bytes | memoryview
+    if segment is not None and segment.sealed:
+        buffer, base = _mapped(handles, segment), 0
+    else:
+        source = _data_file(handles, segment) if segment is not None else _given(part.source)
+        buffer = source.read_at(offset, length) if offset != NOWHERE else b""
+    layout = WAL_LAYOUT if segment is None else SEGMENT_LAYOUT
+    if not verify(buffer, entries, 0, 1, part.first_seq, layout, part.topic_id, base):
+        return None
+    return FrameBatch(buffer, entries, part.first_seq, 1, layout, base, None)
+
+
 def fetch(handles: Handles, part: Slice, bytes_max: int) -> Iterator[FrameBatch | Gap]:
     """The verified batches of a slice, as far as about `bytes_max` bytes reach: at least one record."""
     entries = part.entries
@@ -119,7 +139,7 @@ def fetch(handles: Handles, part: Slice, bytes_max: int) -> Iterator[FrameBatch 
         base = int(offsets[low])
         end = int((offsets[low:high] + lengths[low:high]).max())
         try:
-            piece = source.read_at(base, max(end - base, 0))
+            piece = source.read_at(base, max(end - base, 0)) if base != NOWHERE else b""
         except OSError as error:
             raise StorageError(f"{source.path} cannot be read at byte {base}: {error}", path=source.path) from error
         yield from _proven(part, piece, entries, low, high - low, layout, base)

@@ -78,11 +78,13 @@ def read_store(fs: Fs, paths: Paths, handles: Handles, snapshots: Snapshots, sal
     foreign = [key for key in present if key not in listed]
     report += [f"WAL group {key or 'wal'!r} is not listed by the snapshot and was set aside" for key in foreign]
     groups = [GroupReader(fs, paths, key, position, salvage).read() for key, position in sorted(listed.items())]
+    handles.absent = set()
     replay = Replay(snapshot, groups, paths, handles)
     recovered = replay.run()
     clean = snapshot.clean and not bad and not any(_past_position(group, listed) for group in groups)
     replay.close_tails(clean, same_boot(fs, paths, identity))
     files, damage = judge(fs, recovered, salvage)
+    handles.absent = None
     damage = [error for group in groups for error in group.damage] + damage
     report += [f"salvaged: {error.message}" for error in damage]
     report += recovered.unknown

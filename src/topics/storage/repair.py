@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topics.format.manifest import Manifest, encode_manifest
-from topics.host.fs import Fs, replace_file, write_all
+from topics.host.fs import Fs, parent, read_exact, replace_file, write_all
 from topics.storage.judge import TopicFiles
 from topics.storage.paths import Paths, is_group, topic_of, wal_name
 from topics.storage.recovery import Found
@@ -60,17 +60,24 @@ def _free_name(fs: Fs, paths: Paths, name: str) -> str:
 def _copy(fs: Fs, source: str, target: str) -> None:
     reading = fs.open(source)
     writing = fs.open(target, write=True, create=True, exclusive=True)
-    offset = 0
-    while piece := reading.read_at(offset, _COPY):
-        write_all(writing, offset, [piece])
-        offset += len(piece)
+    size = reading.size()
+    for offset in range(0, size, _COPY):
+        write_all(writing, offset, [read_exact(reading, offset, min(_COPY, size - offset))])
     writing.sync()
 
 
 def ensure_dir(fs: Fs, path: str) -> None:
+    """The directory and every one above it, each name durable before anything is put inside.
+
+    The name is synced also where the directory is there already: a life that was killed between making and syncing it
+    left a directory that everybody sees and the next power cut takes away.
+    """
+    above = parent(path)
     if not fs.is_dir(path):
+        if not fs.is_dir(above):
+            ensure_dir(fs, above)
         fs.mkdir(path)
-        fs.sync_dir(path.rsplit("/", 1)[0])
+    fs.sync_dir(above)
 
 
 # -- the WAL -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from topics.format.control import (
     HeadWatermark,
     LostRange,
     LostReason,
+    RouterCreate,
+    RouterCursor,
+    RouterDelete,
     TopicCreate,
     TopicDelete,
 )
@@ -25,12 +28,14 @@ from topics.model.errors import CorruptFile
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.paths import Paths
+from topics.storage.routers import Router, router_of
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic, live_sizes
 from topics.storage.walread import FileRead, GroupRead
 
 _IGNORED = frozenset({Kind.CHECKPOINT_MARK})
+_ROUTERS = frozenset({Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR})
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -43,6 +48,9 @@ class Recovered:
     announce: dict[int, list[tuple[int, int, LostReason]]] = field(default_factory=dict)
     """Ranges found missing now: to be logged before the first write."""
     frames: int = 0
+    routers: dict[int, Router] = field(default_factory=dict)
+    cut_back: list[Router] = field(default_factory=list)
+    """Routers that were ahead of their source: their cursors are to be logged before the first write."""
     unknown: list[str] = field(default_factory=list)
     """Frames of topics nobody knows, for the report."""
 
@@ -92,9 +100,13 @@ class Replay:
         self.snapshot = snapshot
         self.salvage = any(group.damage for group in groups)
         self._after_config: int | None = None
+        # The snapshot may know how far a router is that the WAL has yet to make: see Checkpoint._router_rows.
+        self._cursors = {row.id: RouterCursor(row.id, row.cursor, row.forwarded) for row in snapshot.routers}
+        self.result.routers = {row.id: router_of(row) for row in snapshot.routers}
 
     def run(self) -> Recovered:
         names = {row.id: row.name for row in self.snapshot.topics}
+        self.result.ended.update(self.snapshot.dropped)
         self._find_ended(names)
         for row in self.snapshot.topics:
             if row.id not in self.result.ended:
@@ -110,9 +122,10 @@ class Replay:
     # -- which topics there are --------------------------------------------------------------------------------------
 
     def _find_ended(self, names: dict[int, str]) -> None:
-        """By id alone: a re-created name may live on another shard, so the groups' order says nothing about it."""
+        """By id alone: a re-created name may live on another shard, so the groups' order says nothing about it. A topic
+        of the snapshot ends lower ids too: the create of one may have failed and lie in a shard that stopped there."""
         result = self.result
-        enders: list[tuple[int, str, bool]] = []
+        newest = {name: topic_id for topic_id, name in sorted(names.items())}
         for group in self.groups:
             for read in group.files:
                 for scan in read.scans:
@@ -122,20 +135,20 @@ class Replay:
                             if item[0] == Kind.TOPIC_CREATE:
                                 name = self._body(read, frame, TopicCreate).name
                                 names[frame.topic_id] = name
-                                enders.append((frame.topic_id, name, False))
                             else:
                                 name = self._body(read, frame, TopicDelete).name
-                                enders.append((frame.topic_id, name, True))
+                                result.ended.add(frame.topic_id)
+                            newest[name] = max(newest.get(name, 0), frame.topic_id)
                             result.next_topic_id = max(result.next_topic_id, frame.topic_id + 1)
-        for topic_id, name, deleted in enders:
-            if deleted:
-                result.ended.add(topic_id)
-            result.ended.update(known for known, other in names.items() if other == name and known < topic_id)
+        result.ended.update(topic_id for topic_id, name in names.items() if topic_id < newest[name])
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
     def _apply(self, read: FileRead, item: tuple[int, ...]) -> None:
         kind, topic_id = item[0], item[1]
+        if kind in _ROUTERS:
+            self._router(read, self._frame(read, item))
+            return
         if kind in _IGNORED or topic_id in self.result.ended:
             return
         if kind == Kind.TOPIC_CREATE:
@@ -149,6 +162,49 @@ class Replay:
             self._append(read, topic, item)
             return
         self._control(read, topic, self._frame(read, item))
+
+    def _router(self, read: FileRead, frame: Frame) -> None:
+        routers = self.result.routers
+        if frame.kind == Kind.ROUTER_CREATE:
+            made = self._body(read, frame, RouterCreate)
+            known = routers.get(made.router_id)
+            if known is not None:
+                known.bits, known.filter = made.bits, made.filter
+            else:
+                self._end_routers(made.name)
+                routers[made.router_id] = Router(
+                    made.router_id, made.name, made.source, made.dest, made.source_id, made.dest_id, made.bits,
+                    made.filter, made.cursor, made.cursor,
+                )  # fmt: skip
+            self.result.next_topic_id = max(self.result.next_topic_id, made.router_id + 1)
+        elif frame.kind == Kind.ROUTER_DELETE:
+            self._end_routers(self._body(read, frame, RouterDelete).name)
+        else:
+            cursor = self._body(read, frame, RouterCursor)
+            self._cursors[cursor.router_id] = cursor
+
+    def _end_routers(self, name: str) -> None:
+        """One whose topic was dropped has no frame that says so: it ends when its name is used again."""
+        routers = self.result.routers
+        for router_id in [router.id for router in routers.values() if router.name == name]:
+            del routers[router_id]
+
+    def _close_routers(self) -> None:
+        """Progress counts once all groups were read: a router and its copies may be logged on different shards. All
+        of one router's progress lies in one group, so the last frame is the newest."""
+        result = self.result
+        for found in self._cursors.values():
+            if found.router_id in result.routers:
+                router = result.routers[found.router_id]
+                router.cursor, router.forwarded = found.cursor, found.forwarded_total
+        for router in list(result.routers.values()):
+            source, dest = result.topics.get(router.source_id), result.topics.get(router.dest_id)
+            if source is None or dest is None:
+                del result.routers[router.id]
+            elif router.cursor > source.head:
+                # The source will hand these seqs out again, and what gets them then has to be copied.
+                router.cursor = source.head
+                result.cut_back.append(router)
 
     def _create(self, read: FileRead, frame: Frame) -> None:
         if frame.topic_id in self.result.topics:
@@ -249,3 +305,4 @@ class Replay:
                 reason = LostReason.SKIPPED if same_boot else LostReason.CRASH
                 self._lose(topic, topic.head + 1, topic.ceiling, reason)
             topic.ordered = topic.published()
+        self._close_routers()

@@ -8,6 +8,7 @@ embedded use, a server loops over the same steps, and a simulation calls them by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -37,11 +38,12 @@ from topics.storage.handles import Handles
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths
 from topics.storage.repair import bury, ensure_dir
+from topics.storage.routers import Routers
 from topics.storage.snapshots import Snapshots
-from topics.storage.submission import Submission, WaitFirst
+from topics.storage.submission import Submission, WaitFirst, fresh_error
 from topics.storage.tagsearch import find_tagged
-from topics.storage.topic import Effect, Topic
-from topics.storage.wal import Numbers, Shard, fresh_error
+from topics.storage.topic import Effect, Ledger, Topic
+from topics.storage.wal import Numbers, Shard
 from topics.storage.walfile import discard
 
 
@@ -71,7 +73,9 @@ class Store:
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.creating: dict[str, Submission] = {}
+        self.ledger = Ledger()
         self.next_topic_id = 1
+        self.routers = Routers()
         self.rows: dict[int, bytes] = {}
         """Each topic as the last snapshot has it, encoded: an unchanged topic costs the next one a copy."""
         self.positions: dict[str, Position] = {}
@@ -86,6 +90,8 @@ class Store:
         self.report: list[str] = []
         """What recovery had to say."""
         self.store_id = ""
+        self.pool: Executor | None = None
+        """Runs the syncs of a checkpoint beside each other; None = one by one."""
         self.closed = False
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -98,6 +104,8 @@ class Store:
 
     def topic(self, name: str) -> Topic:
         self.check_open()
+        if not isinstance(name, str):
+            check_topic_name(name)
         topic = self.topics.get(name)
         if topic is None or topic.closing:
             raise TopicNotFound(name)
@@ -152,6 +160,7 @@ class Store:
         def apply(_: Submission) -> None:
             del self.creating[name]
             topic.apply_ceiling(reserve)
+            topic.ledger = self.ledger
             self.topics[name] = self.by_id[topic_id] = topic
 
         def fail(_: Submission) -> None:
@@ -180,6 +189,7 @@ class Store:
     def drop(self, name: str, if_empty: bool = False) -> Submission | None:
         """Log the end of a topic; None if there is none. Its files go with the next housekeeping."""
         self.check_open()
+        check_topic_name(name)
         if name in self.creating:
             raise WaitFirst(self.creating[name])
         topic = self.topics.get(name)
@@ -199,7 +209,11 @@ class Store:
         def apply(_: Submission) -> None:
             del self.topics[name]
             del self.by_id[topic.id]
+            self.routers.forget_topic(topic.id)
             self.graveyard.append(topic.id)
+            self.ledger.bytes -= topic.bytes
+            topic.ledger = Ledger()
+            topic.wake()
 
         def fail(failed: Submission) -> None:
             if failed.file is None:
@@ -226,9 +240,19 @@ class Store:
             shard.check(len(prepared.frames))
         self.sweep(topic)
         check_room(topic, prepared)
+        self.check_quota(prepared)
         return order_append(
             topic, shard, prepared, now, self.clock.monotonic_ns(), key, self.options.reserve_seqs
         )  # fmt: skip
+
+    def check_quota(self, prepared: Prepared) -> None:
+        ledger = self.ledger
+        if ledger.bytes_max and ledger.bytes + ledger.ordered + prepared.accounted > ledger.bytes_max:
+            raise Throttled(
+                f"the store may hold {ledger.bytes_max} bytes of records; delete some, or raise the limit",
+                limit="max_total_bytes",
+                max=ledger.bytes_max,
+            )
 
     def delete(
         self, name: str, before_seq: int | None, match: Selector | None
@@ -342,6 +366,11 @@ class Store:
             del self.retired[key]
             self.positions.pop(key, None)
 
+    def abandon(self, error: BaseException) -> None:
+        """A change of state broke off half-way: nothing may be written on top of it; the WAL has the truth."""
+        for shard in self.shards:
+            shard.abandon(error, leading=False)
+
     def lost_boot(self) -> None:
         """A sync failed: what the page cache says is no longer what the disk has."""
         discard(self.fs, self.paths.boot)
@@ -404,5 +433,8 @@ class Store:
 
 
 def make_directories(fs: Fs, paths: Paths) -> None:
-    for path in (paths.meta, paths.wal, paths.topics):
-        ensure_dir(fs, path)
+    """One sync for all three, also where they are there already: see `ensure_dir`."""
+    for path in (paths.meta, paths.wal):
+        if not fs.is_dir(path):
+            fs.mkdir(path)
+    ensure_dir(fs, paths.topics)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from topics.model.errors import WriteFailed
 
 if TYPE_CHECKING:
-    import threading
-
     from topics.model.errors import TopicsError
     from topics.storage.wal import Shard
     from topics.storage.walfile import WalFile
 
 Buffers = list[bytes | bytearray]
+
+
+class Waiter(Protocol):
+    """Whoever waits: a held lock that a thread sleeps on, or what an event loop put there."""
+
+    def release(self) -> None:
+        """Called once, under the store's lock. A submission that is not settled then asks the waiter to write."""
+        ...
 
 
 class State(enum.IntEnum):
@@ -23,12 +31,23 @@ class State(enum.IntEnum):
     FAILED = 3
 
 
+def fresh_error(error: TopicsError) -> TopicsError:
+    """A fresh error of the same kind: one exception object must not be raised in many threads."""
+    fresh = type(error).__new__(type(error))
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    fresh.__cause__ = error.__cause__
+    return fresh
+
+
 class WaitFirst(Exception):
     """The call must be made again once `submission` is settled. Never reaches a user."""
 
     def __init__(self, submission: Submission | None) -> None:
         super().__init__()
         assert submission is not None
+        if submission.error is not None:  # its outcome is unknown until the store is reopened: waiting changes nothing
+            raise fresh_error(submission.error)
         self.submission = submission
 
 
@@ -40,8 +59,8 @@ class Submission:
     """
 
     __slots__ = (
-        "apply", "barrier", "buffers", "ceiling", "detached", "end", "error", "file", "lane", "needs_sync", "offset",
-        "on_fail", "shard", "size", "state", "waiters",
+        "apply", "barrier", "buffers", "ceiling", "detached", "end", "error", "file", "frames", "lane", "needs_sync",
+        "offset", "on_fail", "shard", "size", "state", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +78,8 @@ class Submission:
         self.lane = lane
         self.buffers = buffers
         self.size = sum(map(len, buffers))
+        self.frames = len(buffers)
+        """How many frames they hold, for the statistics."""
         self.apply = apply
         self.needs_sync = needs_sync
         self.ceiling = ceiling
@@ -73,8 +94,8 @@ class Submission:
         self.end = 0
         self.shard: Shard | None = None
         """Where it was submitted."""
-        self.waiters: list[threading.Lock] = []
-        """Held locks; each is released once, to a thread that waits for this submission."""
+        self.waiters: list[Waiter] = []
+        """Each is released once."""
 
     @property
     def settled(self) -> bool:
@@ -83,18 +104,40 @@ class Submission:
     def complete(self) -> None:
         self.state = State.DONE
         self.buffers = []
-        self.apply(self)
-        self._wake()
+        apply = self.apply
+        self._let_go()
+        try:
+            apply(self)
+        except BaseException as error:
+            # Committed, and not applied: nobody may take it for done. Replay will apply it.
+            self.state = State.FAILED
+            self.error = WriteFailed(f"it is in the log but could not be applied ({error}); reopen the store")
+            raise
+        finally:
+            self._wake()
 
     def fail(self, error: TopicsError) -> None:
         self.state = State.FAILED
         self.error = error
         self.buffers = []
-        if self.on_fail is not None:
-            self.on_fail(self)
-        self._wake()
+        on_fail = self.on_fail
+        self._let_go()
+        try:
+            if on_fail is not None:
+                on_fail(self)
+        finally:
+            self._wake()
+
+    def _let_go(self) -> None:
+        """What it calls refers back to it: such a ring, and the WAL file in it, would wait for the collector."""
+        self.apply = _nothing
+        self.on_fail = self.ceiling = None
 
     def _wake(self) -> None:
         for waiter in self.waiters:
             waiter.release()
         self.waiters = []
+
+
+def _nothing(_: Submission) -> None:
+    return

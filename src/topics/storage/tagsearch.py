@@ -16,6 +16,7 @@ from topics.format.container import BadContainer
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import WAL_LAYOUT, collect_tags
 from topics.format.tags import TagIndex
+from topics.model.errors import CorruptRecord, StorageError
 from topics.model.record import Gap
 from topics.storage.handles import Handles
 from topics.storage.reader import Slice, fetch
@@ -41,25 +42,37 @@ class TagTail:
         first = max(start, self.through + 1)
         for segment in topic.segments_between(first, topic.head + 1):
             low = max(first, segment.first_seq)
-            self._add(handles, Slice(topic.id, low, segment.end_seq - low, None, None, None, segment))
+            self._add(handles, topic, Slice(topic.id, low, segment.end_seq - low, None, None, None, segment))
         for chunk, low, high in topic.tail.between(max(first, topic.copied + 1), topic.head + 1):
             while low < high:
                 source, end = chunk.source_of(low)
                 stop = min(end, high, low + _STEP)
                 at = (low - chunk.first_seq) * 20
                 entries = memoryview(chunk.buffer)[at : at + (stop - low) * 20]
-                self._add(handles, Slice(topic.id, low, stop - low, None, entries, source, None))
+                self._add(handles, topic, Slice(topic.id, low, stop - low, None, entries, source, None))
                 low = stop
         self.through = topic.head
 
-    def _add(self, handles: Handles, part: Slice) -> None:
+    def _add(self, handles: Handles, topic: Topic, part: Slice) -> None:
+        """Each step counts as looked at on its own: trouble in the middle must not make the next search add a record
+        twice."""
         for item in fetch(handles, part, _ALL):
             if isinstance(item, Gap):
+                self._skip(topic, part, item.gap_from)
                 continue
+            self.through = item.first_seq + item.count - 1
             tags = collect_tags(item.buffer, item.entries, 0, item.count, item.layout, item.base)
             for position, tag in enumerate(tags):
                 if tag is not None:
                     self.by_tag.setdefault(tag, array("Q")).append(item.first_seq + position)
+
+    def _skip(self, topic: Topic, part: Slice, seq: int) -> None:
+        """A live record whose bytes fail their check may carry any tag: to go on would leave it out in silence."""
+        if seq not in topic.dead:
+            source = part.segment.path("data") if part.segment is not None else part.source.path if part.source else ""
+            why = f"record {seq} of topic {topic.name!r} fails its check, so nobody can tell whether its tag matches"
+            raise CorruptRecord(source, 0, why, seq=seq)
+        self.through = seq
 
     def forget_below(self, seq: int) -> None:
         """Sealed segments have sidecars of their own."""
@@ -109,10 +122,10 @@ def _in_segment(handles: Handles, topic: Topic, segment: Segment, selector: Sele
     if segment.tags:
         try:
             return TagIndex(handles.tags(segment)).find(selector)
-        except (BadContainer, FileNotFoundError, ValueError):
+        except (BadContainer, FileNotFoundError, StorageError, ValueError):
             pass  # derived and damaged: the records themselves tell
     scan = TagTail()
-    scan._add(handles, Slice(topic.id, segment.first_seq, segment.count, None, None, None, segment))
+    scan._add(handles, topic, Slice(topic.id, segment.first_seq, segment.count, None, None, None, segment))
     hits = scan.find(selector, segment.first_seq)
     return np.sort(np.concatenate(hits)) if hits else np.empty(0, dtype=np.uint64)
 

@@ -24,8 +24,19 @@ from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.segment import Segment
-from topics.storage.submission import Submission
+from topics.storage.submission import Submission, Waiter
 from topics.storage.tail import ENTRY_SIZE, RamBlock, Tail
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Accounted bytes of the live records of all topics together."""
+
+    bytes: int = 0
+    ordered: int = 0
+    """Of appends handed to the WAL and not published yet."""
+    bytes_max: int = 0
+    """What both may come to; 0 = no limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,8 +98,8 @@ class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
         "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "gates", "handles", "head", "id",
-        "last_ts", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last", "segments",
-        "shard", "tag_tail", "tail", "trim_floor", "unflagged",
+        "last_ts", "ledger", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last",
+        "segments", "shard", "tag_tail", "tail", "trim_floor", "unflagged", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
@@ -136,6 +147,10 @@ class Topic:
         self.dirty = True
         """Changed since the last snapshot captured it."""
         self.tag_tail: object | None = None
+        self.waiters: list[Waiter] = []
+        """Released once at the next append, or when the topic goes."""
+        self.ledger = Ledger()
+        """The store's, once the topic belongs to it."""
         self.ordered = self.published()
 
     @property
@@ -164,8 +179,15 @@ class Topic:
             self.pending.popleft()
         else:
             self.pending.remove(effect)
-        if not self.pending:
+        if not self.pending and (self.ordered.overlay is not None or effect.config is not None):
             self.ordered = self.published()
+
+    def wake(self) -> None:
+        """Release whoever waits for the next append."""
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter.release()
 
     def withdraw(self, effect: Effect) -> None:
         """A submission failed before a byte of it was written: its seqs are free again."""
@@ -188,9 +210,11 @@ class Topic:
             live, size = self.measure(first_seq, last)
             self.live += live
             self.bytes += size
+            self.ledger.bytes += size
             return
         self.live += count
         self.bytes += accounted
+        self.ledger.bytes += accounted
         self.head = last
 
     def apply_delete(self, delete_below: int, ranges: tuple[tuple[int, int], ...]) -> int:
@@ -242,6 +266,8 @@ class Topic:
             return
         self._kill(self.dead.floor + 1, min(floor, self.head))
         self.dead.raise_floor(floor)
+        # Only replay finds a floor above the head: what it covers was handed out in RAM, and no seq of it comes again.
+        self.head = max(self.head, floor)
 
     def _kill(self, first: int, last: int) -> None:
         """Take the live records of first..last out of the counts and mark them dead."""
@@ -249,6 +275,7 @@ class Topic:
         last = min(last, self.head)
         if first > last:
             return
+        before = self.bytes
         for segment in self.segments_between(first, last + 1):
             low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
             self.count(segment)
@@ -263,6 +290,7 @@ class Topic:
         live, size = self._measure_tail(max(first, self.copied + 1), last + 1, None)
         self.live -= live
         self.bytes -= size
+        self.ledger.bytes += self.bytes - before
         self.dead.mark(first, last)
 
     def _flag_later(self, first: int, last: int) -> None:
@@ -351,13 +379,26 @@ class Topic:
         return (np.frombuffer(mask, dtype=np.uint8) | np.frombuffer(other, dtype=np.uint8)).tobytes()
 
 
+def live_runs(topic: Topic, first: int, last: int, overlay: DeadSet | None = None) -> list[tuple[int, int]]:
+    """The seqs of first..last that are not gone, as inclusive ranges; `overlay` counts as gone too."""
+    if first > last:
+        return []
+    mask = topic.gone_mask(first, last - first + 1, overlay)
+    if mask is None:
+        return [(first, last)]
+    live = (np.frombuffer(mask, dtype=np.uint8) == 0).astype(np.int8)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], live, [0])))).tolist()
+    return [(first + low, first + high - 1) for low, high in zip(edges[::2], edges[1::2], strict=True)]
+
+
 def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32]:
     """Accounted bytes of the entries that are not gone, in seq order."""
     column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
     sizes: npt.NDArray[np.uint32] = entry_sizes(column)
     if mask is None:
         return sizes
-    return sizes[np.frombuffer(mask, dtype=np.uint8) == 0]
+    kept: npt.NDArray[np.uint32] = sizes[np.frombuffer(mask, dtype=np.uint8) == 0]
+    return kept
 
 
 def entry_sizes(column: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:

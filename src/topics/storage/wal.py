@@ -14,6 +14,7 @@ Only the making of the next file may fail and heal, because not one byte of the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,14 +25,17 @@ from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.host.clock import Clock
 from topics.host.fs import Fs, replace_file, write_all
 from topics.model import limits
-from topics.model.errors import DiskFull, ReadOnly, Throttled, TopicsError, WriteFailed
+from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
 from topics.storage.paths import wal_name
-from topics.storage.submission import Buffers, State, Submission
+from topics.storage.submission import Buffers, State, Submission, fresh_error
 from topics.storage.walfile import NO_SPACE, Spare, WalFile, discard, make_spare, recycle
 
 _FIRST_CAPACITY = 4 * 1024 * 1024
 """The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
+
+
+SYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 
 
 class Numbers:
@@ -57,6 +61,15 @@ class ShardStats:
     rotations: int = 0
     submit_full: int = 0
     depth_peak: int = 0
+    sync_ns: int = 0
+    """Of all syncs together."""
+    sync_counts: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BUCKETS_US) + 1))
+    """Syncs by how long they took; the last for those beyond every bucket."""
+
+    def synced(self, took_ns: int) -> None:
+        self.syncs += 1
+        self.sync_ns += took_ns
+        self.sync_counts[bisect_left(SYNC_BUCKETS_US, took_ns / 1000)] += 1
 
 
 @dataclass(slots=True)
@@ -100,6 +113,8 @@ class Write:
     file: WalFile | None = None
     end: int = 0
     synced: bool = False
+    took_ns: int = 0
+    """Of the write with its sync."""
     refused: OSError | None = None
     """The next file could not be made; no byte was written."""
     error: OSError | None = None
@@ -109,6 +124,7 @@ class Write:
 class Sync:
     file: WalFile
     end: int
+    started_ns: int
     error: OSError | None = None
 
     def run(self) -> None:
@@ -137,6 +153,8 @@ class Shard:
     queued_bytes: int = 0
     waiting: deque[Submission] = field(default_factory=deque)
     """Written, not completed: their sync, their reservation or an earlier one of their lane is missing."""
+    taken: list[Submission] = field(default_factory=list)
+    """What the write under way has taken from the queue."""
     writing: bool = False
     syncing: bool = False
     failed: WriteFailed | None = None
@@ -157,9 +175,10 @@ class Shard:
             raise ReadOnly(
                 f"WAL shard {self.index} is read-only since {self.failed.message}; reopen the store to write again",
                 shard=self.index,
+                since=self.failed.facts.get("since"),
             )
         if self.refusing is not None:
-            raise self.refusing
+            raise fresh_error(self.refusing)
         full = len(self.queue) >= limits.SHARD_QUEUE_SUBMISSIONS or (
             self.queue and self.queued_bytes + size > limits.SHARD_QUEUE_BYTES
         )
@@ -184,14 +203,15 @@ class Shard:
         """The next batch, or None where nothing waits or a write is under way."""
         if self.writing or not self.queue or self.failed is not None:
             return None
-        batch: list[Submission] = []
+        batch = self.taken = []
         size = 0
         sync = False
         while self.queue and len(batch) < limits.COMMIT_SUBMISSIONS:
             submission = self.queue[0]
             if batch and size + submission.size > limits.COMMIT_BYTES:
                 break
-            batch.append(self.queue.popleft())
+            batch.append(submission)
+            self.queue.popleft()
             size += submission.size
             sync = sync or self._urgent(submission)
             if submission.barrier:
@@ -254,11 +274,13 @@ class Shard:
             submission.end = offset
             buffers.extend(submission.buffers)
         write.end = offset
+        started = self.clock.monotonic_ns() if write.sync else 0
         try:
             write_all(file.file, file.written, buffers, dsync=write.dsync)
             if write.sync and not write.dsync:
                 file.file.sync()
             write.synced = write.sync
+            write.took_ns = self.clock.monotonic_ns() - started if write.sync else 0
         except OSError as error:
             write.error = error
 
@@ -319,9 +341,10 @@ class Shard:
         self.wal_bytes += write.end - file.written
         self.stats.bytes_written += write.end - file.written
         self.stats.batches += 1
+        self.stats.frames += sum(submission.frames for submission in write.submissions)
         file.written = write.end
         if write.synced:
-            self.stats.syncs += 1
+            self.stats.synced(write.took_ns)
             file.synced = write.end
             self.dirty_since_ns = None
         elif self.dirty_since_ns is None:
@@ -337,6 +360,7 @@ class Shard:
         kept: deque[Submission] = deque()
         blocked: set[int] = set()
         waiting = self.waiting
+        broken: BaseException | None = None
         while waiting:
             submission = waiting.popleft()
             file = submission.file
@@ -347,15 +371,23 @@ class Shard:
                 and (submission.ceiling is None or submission.ceiling())
             )
             if ready:
-                submission.complete()
-                continue
+                try:
+                    submission.complete()
+                    continue
+                except BaseException as error:
+                    broken = error
             kept.append(submission)
-            if submission.barrier:
-                kept.extend(waiting)
+            if submission.barrier or broken is not None:
                 break
             if not submission.detached:
                 blocked.add(submission.lane)
+        kept.extend(waiting)
         self.waiting = kept
+        if broken is not None:
+            # It is committed and applied by half at most. Replay applies it whole; until then nobody builds on it.
+            self._fail(broken)
+            if not isinstance(broken, StorageError):
+                raise broken
 
     # -- syncing in the background ----------------------------------------------------------------------------------
 
@@ -370,7 +402,7 @@ class Shard:
             return None
         self.syncing = True
         self.dirty_since_ns = None
-        return Sync(file, file.written)
+        return Sync(file, file.written, self.clock.monotonic_ns())
 
     def finish_sync(self, sync: Sync) -> None:
         self.syncing = False
@@ -379,7 +411,7 @@ class Shard:
         if sync.error is not None:
             self._fail(sync.error)
             return
-        self.stats.syncs += 1
+        self.stats.synced(self.clock.monotonic_ns() - sync.started_ns)
         sync.file.synced = max(sync.file.synced, sync.end)
         if self.file is sync.file and sync.file.synced < sync.file.written and self.dirty_since_ns is None:
             self.dirty_since_ns = self.clock.monotonic_ns()
@@ -387,16 +419,35 @@ class Shard:
 
     # -- trouble ----------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: OSError) -> None:
-        failed = WriteFailed(f"WAL shard {self.index} failed: {error}", shard=self.index)
+    def abandon(self, error: BaseException, leading: bool = True) -> None:
+        """Something broke off at a place unknown, by a signal or by our own mistake: as final as a failed write.
+        `leading`: it was the write under way; otherwise its leader ends that one."""
+        if self.failed is None:
+            self._fail(error)
+        assert self.failed is not None
+        if not leading:
+            return
+        self.writing = False
+        for submission in self.taken:
+            if not submission.settled:
+                submission.fail(self.failed)
+
+    def _fail(self, error: BaseException) -> None:
+        failed = WriteFailed(
+            f"WAL shard {self.index} failed: {str(error) or type(error).__name__}",
+            shard=self.index,
+            since=self.clock.now_ms(),
+        )
         failed.__cause__ = error
         self.failed = failed
-        self.on_failed_sync()
+        if isinstance(error, OSError):  # whatever else broke off, the page cache still has what was written
+            self.on_failed_sync()
         pending = [*self.waiting, *self.queue]
         self.waiting.clear()
         self._empty_queue()
         for submission in pending:
-            submission.fail(failed)
+            if not submission.settled:
+                submission.fail(failed)
 
     def _refuse(self, write: Write) -> None:
         """No next file: what waited fails whole, what was written before stays on its way."""
@@ -416,10 +467,10 @@ class Shard:
         self.queued_bytes = 0
 
     def wants_spare(self) -> bool:
-        """True when the next file should be made in the background: half of this one is used, or none could be made."""
+        """True when the next file should be made in the background: this one is in earnest use, or none could be."""
         if self.spare is not None or self.failed is not None:
             return False
-        return self.refusing is not None or (self.file is not None and self.file.written * 2 > self.file.capacity)
+        return self.refusing is not None or (self.file is not None and self.file.written * 8 > self.file.capacity)
 
     def plan_spare(self, capacity: int | None = None) -> SparePlan:
         size = self.options.wal_file_bytes if capacity is None else capacity
@@ -444,12 +495,3 @@ def _mark(body: bytes) -> bytes:
 
 _FILE_MARK_SIZE = len(_mark(FileMark(0, 0, 0, 0).encode()))
 _EVIDENCE_SIZE = len(_mark(SyncMark(0, 0, 0).encode()))
-
-
-def fresh_error(error: TopicsError) -> TopicsError:
-    """A fresh error of the same kind: one exception object must not be raised in many threads."""
-    fresh = type(error).__new__(type(error))
-    fresh.args = error.args
-    fresh.__dict__.update(error.__dict__)
-    fresh.__cause__ = error.__cause__
-    return fresh

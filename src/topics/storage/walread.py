@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from topics.format.control import BadBody, FileMark, decode_mark
 from topics.format.current import Current
-from topics.format.frame import BadFrame, Kind, decode_frame
+from topics.format.frame import BadFrame, Kind, UnknownKind, check_frame, decode_frame
 from topics.format.ops import find_frames, find_sync_marks, scan_wal
 from topics.format.prepared import WalScan
 from topics.format.snapshot import Position
 from topics.host.fs import Fs, read_file
-from topics.model.errors import CorruptFile
+from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.paths import Paths, wal_name, wal_number
 from topics.storage.walfile import WalFile
 
@@ -76,20 +76,27 @@ class GroupReader:
                 continue
             view = file.map() if size else memoryview(b"")
             found[number] = FileRead(WalFile(number, path, file, size), size, view, 0)
-        self._scan(self._chain(found), self._current())
+        self._scan(self._chain(found), self._current(numbers))
         return group
 
-    def _current(self) -> dict[int, int]:
-        """Valid lengths by CURRENT; a missing or doubtful one says nothing."""
+    def _current(self, numbers: list[int]) -> dict[int, int]:
+        """Valid lengths by CURRENT; a missing or doubtful one says nothing. A file that it names is there, unless the
+        snapshot has all of it."""
         try:
             current = Current.decode(read_file(self.fs, f"{self.group.directory}/CURRENT"))
         except (FileNotFoundError, ValueError):
             return {}
-        return {number: length for name, length in current.sealed if (number := wal_number(name)) is not None}
+        lengths = {number: length for name, length in current.sealed if (number := wal_number(name)) is not None}
+        active = wal_number(current.active)
+        for number in sorted(lengths) + ([active] if active is not None else []):
+            if number >= self.position.file and number not in numbers and (number == active or lengths[number]):
+                path = f"{self.group.directory}/{wal_name(number)}"
+                self._damage(CorruptFile(path, 0, "it is missing, but CURRENT names it"))
+        return lengths
 
     def _chain(self, found: dict[int, FileRead]) -> list[tuple[FileRead, FileMark | None]]:
         """The files that follow each other, from the position to the highest, each with its first frame's statement."""
-        marks = {number: _first_mark(read) for number, read in found.items()}
+        marks = {number: self._stated(read) for number, read in found.items()}
         alive = [number for number in sorted(found) if marks[number] is not None]
         chain: list[int] = []
         number = alive[-1] if alive else 0
@@ -112,12 +119,36 @@ class GroupReader:
             if stray in chain:
                 continue
             if marks[stray] is None:
-                self.group.empty.append(stray)
+                if found[stray].damaged or self._holds_proven(found[stray]):
+                    chain = sorted([*chain, stray])
+                else:
+                    self.group.empty.append(stray)
             elif not (stray == self.position.file and self.position.offset >= found[stray].size):
                 error = CorruptFile(found[stray].wal.path, 0, "it holds frames, but no later file follows it")
                 self._damage(error)
                 chain = sorted([*chain, stray])
         return [(found[number], marks[number]) for number in chain]
+
+    def _stated(self, read: FileRead) -> FileMark | None:
+        stated = _first_mark(read)
+        if not isinstance(stated, CorruptFile):
+            return stated
+        if not (read.wal.number == self.position.file and 0 < self.position.offset <= read.size):
+            self._damage(stated)
+            read.damaged = True
+        return None
+
+    def _holds_proven(self, read: FileRead) -> bool:
+        """A file without a valid first frame is one that was never begun, unless the snapshot's position or a mark in
+        it says that frames were synced there. Damage below the position is not judged."""
+        if read.wal.number == self.position.file and 0 < self.position.offset <= read.size:
+            return True
+        scan = scan_wal(read.view, 0, read.size, bytearray())
+        proven = self._evidence(read, scan)
+        if not proven:
+            return False
+        self._damage(CorruptFile(read.wal.path, 0, f"its first frame is not valid, but {proven} bytes had been synced"))
+        return True
 
     def _missing(self, number: int, there: bool, read: FileRead | None) -> None:
         path = f"{self.group.directory}/{wal_name(number)}"
@@ -137,11 +168,10 @@ class GroupReader:
             if number == self.position.file:
                 read.start = self.position.offset
             following = chain[index + 1][1] if index + 1 < len(chain) else None
-            proven = following.previous_length if following is not None else current.get(number)
-            if proven is None:
-                self._scan_last(read)
+            if following is not None:
+                self._scan_proven(read, following.previous_length)
             else:
-                self._scan_proven(read, proven)
+                self._scan_last(read, current.get(number, 0))
             read.wal.written = read.wal.synced = max(
                 [scan.end for scan in read.scans] or [min(read.start, read.size)]
             )  # fmt: skip
@@ -161,19 +191,35 @@ class GroupReader:
         self._damage(CorruptFile(read.wal.path, scan.stop, why))
         self._resync(read, scan.stop + 1, end)
 
-    def _scan_last(self, read: FileRead) -> None:
+    def _scan_last(self, read: FileRead, sealed: int) -> None:
+        """`sealed` bytes are valid by CURRENT. It has no checksum, so it never makes a file shorter than its frames."""
         if read.start >= read.size:
+            if sealed > max(read.start, read.size):
+                why = f"it ends at byte {read.size}, but CURRENT knows {sealed} valid bytes"
+                self._damage(CorruptFile(read.wal.path, read.size, why))
             return
         scan = scan_wal(read.view, read.start, read.size, read.entries)
         read.scans.append(scan)
-        if scan.reason in ("end", "zeros"):
-            return
-        proven = self._evidence(read, scan)
+        if scan.reason not in ("end", "zeros"):
+            self._refuse_unknown(read, scan)
+            sealed = max(sealed, self._evidence(read, scan))
+        proven = sealed
         if proven <= scan.end:
             return
         read.damaged = True
         self._damage(CorruptFile(read.wal.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced"))
         self._resync(read, scan.stop + 1, read.size)
+
+    @staticmethod
+    def _refuse_unknown(read: FileRead, scan: WalScan) -> None:
+        """What a newer version wrote is never cut off as a torn tail."""
+        try:
+            check_frame(read.view, scan.stop, read.size)
+        except UnknownKind as error:
+            message = f"{read.wal.path} holds a frame at byte {scan.stop} that this version does not know: {error.why}"
+            raise UnknownVersion(message, path=read.wal.path, offset=scan.stop) from None
+        except BadFrame:
+            return
 
     @staticmethod
     def _evidence(read: FileRead, scan: WalScan) -> int:
@@ -205,13 +251,19 @@ class GroupReader:
             start = max(scan.stop, at) + 1
 
 
-def _first_mark(read: FileRead) -> FileMark | None:
-    """The statement of the first frame, or None if the file has no whole first submission."""
+def _first_mark(read: FileRead) -> FileMark | CorruptFile | None:
+    """The statement of the first frame; None if the file has no whole first submission; CorruptFile if it has one that
+    is not of this file."""
     try:
         frame = decode_frame(read.view, 0, read.size)
-        if frame.kind != Kind.CHECKPOINT_MARK:
-            return None
-        mark = decode_mark(frame.body)
-    except (BadFrame, BadBody):
+        mark = decode_mark(frame.body) if frame.kind == Kind.CHECKPOINT_MARK else None
+    except UnknownKind as error:
+        return CorruptFile(read.wal.path, 0, error.why)
+    except BadBody as error:
+        return CorruptFile(read.wal.path, 0, f"its first frame is not valid: {error}")
+    except BadFrame:
         return None
-    return mark if isinstance(mark, FileMark) and mark.number == read.wal.number else None
+    if isinstance(mark, FileMark) and mark.number == read.wal.number:
+        return mark
+    said = f"is of file {mark.number}" if isinstance(mark, FileMark) else "does not say which file this is"
+    return CorruptFile(read.wal.path, 0, f"its first frame {said}")

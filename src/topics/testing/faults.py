@@ -84,6 +84,8 @@ class FaultFs(WrappedFs):
         super().__init__(inner)
         self.counts: Counter[str] = Counter()
         self.fired = 0
+        self.hits: Counter[str] = Counter()
+        """How often each class of calls failed, and how."""
         self._planned: list[_Planned] = []
         for fault in [plan] if isinstance(plan, Fault) else plan:
             self.add(fault)
@@ -104,6 +106,7 @@ class FaultFs(WrappedFs):
                 error = planned.fault.error
         if error is not None:
             self.fired += 1
+            self.hits[f"{call} {error}"] += 1
         return error
 
     def check(self, call: str, path: str) -> None:

@@ -295,6 +295,7 @@ def test_last_seq_of_all_can_be_indexed(ops: ModuleType) -> None:
     last = (1 << 64) - 1
     data = encode_segment_frame(last, NOW, b'{"d":1}') + encode_segment_frame(0, NOW, b'{"d":1}')
     assert ops.rebuild_idx(data, last, len(data))[1:] == (len(data) // 2, 1)
+    assert ops.rebuild_idx(data[len(data) // 2 :], last, len(data) // 2) == (b"", 0, 0)
 
 
 @pytest.fixture(scope="module")

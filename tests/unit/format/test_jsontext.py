@@ -48,6 +48,7 @@ def test_whitespace_goes_and_all_else_stays(
         b'"\\u00e9\\/\\b\\f\\n\\r\\t\\"\\\\"',
         b'"\\ud83d\\ude00"',
         b'"\\uD83D\\uDE00x"',
+        b'"\\ud7ff\\ue000\\ud800\\udc00\\udbff\\udfff"',
         '"é€😀\x7f\u2028"'.encode(),
         b'{"a":1,"a":2}',
         b'{"":{}}',
@@ -108,6 +109,10 @@ def test_spelling_is_kept(ops: ModuleType, text: bytes) -> None:
         (b'"\\udc00"', 1, BAD_ESCAPE),
         (b'"\\ud800\\u0041"', 1, BAD_ESCAPE),
         (b'"\\ud83d\\ude0', 1, BAD_ESCAPE),
+        (b'"\\udc00\\udc00"', 1, BAD_ESCAPE),
+        (b'"\\udfff\\udfff"', 1, BAD_ESCAPE),
+        (b'"\\ud800\\udbff"', 1, BAD_ESCAPE),
+        (b'"\\ud800\\ue000"', 1, BAD_ESCAPE),
         (b'"\\', 1, BAD_ESCAPE),
         (b"'a'", 0, UNEXPECTED),
         (b"/**/1", 0, UNEXPECTED),
@@ -124,6 +129,16 @@ def test_bad_text_is_refused_where_it_goes_wrong(ops: ModuleType, text: bytes, p
     with pytest.raises(BadJson) as caught:
         ops.compact_json(text, 124)
     assert (caught.value.position, caught.value.why) == (position, why)
+
+
+def test_bytes_behind_the_text_are_not_looked_at(ops: ModuleType) -> None:
+    for behind, why in ((b'"\xc3\xa9"', NOT_UTF8), (b'"ab', NOT_CLOSED), (b"[12", ENDS_EARLY)):
+        with pytest.raises(BadJson, match=why):
+            ops.compact_json(memoryview(behind)[:2], 124)
+    assert ops.compact_json(memoryview(b"12")[:1], 124) == b"1"
+    assert ops.compact_json(memoryview(b"1.5")[:1], 124) == b"1"
+    with pytest.raises(BadJson, match=UNEXPECTED):
+        ops.compact_json(memoryview(b"true")[:3], 124)
 
 
 def test_depth_is_counted_in_brackets(ops: ModuleType) -> None:

@@ -1,0 +1,216 @@
+"""What the transport drives: who asks, what for, may they, and the handler that answers.
+
+The order of the checks is part of the contract: host, probes, token, in-flight slot, scope, prefix, readiness, then the
+path and the method; the body's size, type and shape come last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+
+from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
+from topics.api.call import Call, decode_segment
+from topics.api.hosts import Hosts
+from topics.api.http import Admission, Answer, Head, Request, Response, Socket, Stream
+from topics.api.metrics import metrics
+from topics.api.openapi import openapi_json
+from topics.api.probes import health_body
+from topics.api.problems import fault, problem
+from topics.api.routes import Node, Route, find, name_in, scope_of
+from topics.api.service import Service
+from topics.broker.steps import Steps
+from topics.host.clock import Clock
+from topics.model.errors import (
+    Forbidden,
+    HostNotAllowed,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    PayloadTooLarge,
+    ShuttingDown,
+    StorageError,
+    Throttled,
+    TopicsError,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+
+log = logging.getLogger("topics.api")
+
+_ANSWERS = (Response, Stream, Socket)
+
+
+@dataclass(frozen=True, slots=True)
+class AppOptions:
+    version: str = ""
+    keyring: Keyring = field(default_factory=Keyring)
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_inflight_per_key: int = 1000
+    probe_auth: bool = False
+    hosts: tuple[str, ...] | None = None
+    """Names that `Host` and `Origin` may carry besides loopback ones; None = any."""
+
+
+class Application:
+    def __init__(self, options: AppOptions, clock: Clock) -> None:
+        self.options = options
+        self.clock = clock
+        self.service: Service | None = None
+        """None until recovery has ended."""
+        self.progress = 0.0
+        """How far recovery is, 0 to 1."""
+        self.stopping = False
+        self._started_ns = clock.monotonic_ns()
+        self._slots = Slots(options.max_inflight_per_key)
+        self._hosts = Hosts(options.hosts)
+
+    @property
+    def uptime_ms(self) -> int:
+        return (self.clock.monotonic_ns() - self._started_ns) // 1_000_000
+
+    # -- the head ------------------------------------------------------------------------------------------------------
+
+    def begin(self, head: Head) -> Admission | Response:
+        try:
+            return self._admit(head)
+        except TopicsError as error:
+            return problem(error)
+
+    def _admit(self, head: Head) -> Admission:
+        headers = head.headers
+        if not self._hosts.allow(headers.get(b"host"), headers.get(b"origin")):
+            raise HostNotAllowed("this server does not answer to that Host or Origin; see TOPICS_ALLOWED_HOSTS")
+        segments = head.path.split("/")[1:]
+        node, raw_names = find(segments)
+        key = self._key(head, node)
+        if not self._slots.take(key):
+            raise Throttled("this key has too many requests in flight; try again")
+        try:
+            if key is not ANYONE:
+                self._authorise(key, head.method, segments, node)
+            route = self._route(head, node)
+            if self.service is None and route.handler is not None:
+                raise NotReady("the server is replaying its log", replay_progress=round(self.progress, 4))
+            names = tuple(decode_segment(raw) for raw in raw_names) if raw_names else ()
+            call = Call(route, head, names, key)  # type: ignore[arg-type]
+        except BaseException:
+            self._slots.give(key)
+            raise
+        release = None if key is ANYONE else partial(self._slots.give, key)
+        return Admission(call, self.options.max_body_bytes, release)
+
+    def _key(self, head: Head, node: Node | None) -> Key:
+        keyring = self.options.keyring
+        if not keyring.on or (self._is_probe(head, node) and not self.options.probe_auth):
+            return ANYONE
+        token = bearer(head.headers.get(b"authorization"))
+        key = None if token is None else keyring.find(token)
+        if key is None:
+            raise Unauthorized("a known key is needed, as authorization: Bearer <key>")
+        return key
+
+    @staticmethod
+    def _is_probe(head: Head, node: Node | None) -> bool:
+        if node is None:
+            return False
+        route = node.methods.get("GET")
+        return route is not None and route.probe
+
+    @staticmethod
+    def _authorise(key: Key, method: str, segments: list[str], node: Node | None) -> None:
+        scope = scope_of(segments, method, node)
+        if not key.may(scope):
+            raise Forbidden(f"this key lacks the scope {scope.name.lower() if scope.name else scope}")
+        name = name_in(segments)
+        if name is not None and not key.may_name(name):
+            raise Forbidden("this key may not use that name")
+
+    def _route(self, head: Head, node: Node | None) -> Route:
+        if node is None:
+            if self.service is None:
+                raise NotReady("the server is replaying its log", replay_progress=round(self.progress, 4))
+            raise NotFound("there is nothing at this path")
+        method = "GET" if head.method == "HEAD" else head.method
+        route = node.methods.get(method)
+        if route is None:
+            raise MethodNotAllowed("this path does not take that method", allow=node.allow())
+        return route
+
+    # -- the whole request ---------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> Answer | Awaitable[Answer]:
+        call = request.context
+        assert isinstance(call, Call)
+        call.body = request.body
+        if call.route.handler is None:
+            return self._own(call)
+        service = self.service
+        try:
+            if service is None:
+                raise NotReady("the server is replaying its log", replay_progress=round(self.progress, 4))
+            if None in call.names:
+                return Response(400, b"the path is not UTF-8", b"text/plain; charset=utf-8")
+            if self.stopping:
+                raise ShuttingDown("the server is shutting down")
+            answer = call.route.handler(service, call)
+            if isinstance(answer, Generator):
+                return service.pump.run(_guarded(answer))
+            if isinstance(answer, _ANSWERS):
+                return answer
+            return _guarded_async(answer)
+        except TopicsError as error:
+            return _told(error)
+        except Exception:
+            log.exception("a handler failed: %s %s", call.head.method, call.route.path)
+            return fault()
+
+    def _own(self, call: Call) -> Response:
+        """What is answered ready or not."""
+        if call.route.path == "/v0/metrics":
+            return metrics(self.service, call, self.uptime_ms, self.progress)
+        if call.route.path == "/openapi.json":
+            return Response(200, openapi_json(self.options.version))
+        return Response(200, health_body(self.options.version, self.uptime_ms))
+
+    # -- what the transport finds wrong --------------------------------------------------------------------------------
+
+    def too_large(self, head: Head) -> Response:
+        limit = self.options.max_body_bytes
+        return problem(PayloadTooLarge(f"the body has more than {limit} bytes, the limit of this server"))
+
+    def unsupported_encoding(self, head: Head) -> Response:
+        return problem(UnsupportedMediaType("a body may come as it is, or as gzip or zstd"))
+
+    def bad_request(self, why: str) -> Response:
+        return problem(InvalidRequest(why))
+
+
+def _told(error: TopicsError) -> Response:
+    if isinstance(error, StorageError):
+        log.error("%s", error.message)
+    return problem(error)
+
+
+async def _guarded_async(answer: Awaitable[Answer]) -> Answer:
+    try:
+        return await answer
+    except TopicsError as error:
+        return _told(error)
+    except Exception:
+        log.exception("a handler failed")
+        return fault()
+
+
+def _guarded(steps: Steps[Answer]) -> Steps[Answer]:
+    """Errors are answers."""
+    try:
+        return (yield from steps)
+    except TopicsError as error:
+        return _told(error)
+    except Exception:
+        log.exception("a handler failed")
+        return fault()

@@ -1,0 +1,134 @@
+"""Append: JSON, lines of JSON, or an Arrow stream; whichever, one atomic batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from topics.api.auth import Scope
+from topics.api.call import JSON, Call
+from topics.api.http import Response
+from topics.api.ndjson import records_of_lines
+from topics.api.service import Service
+from topics.api.topics import check_dead_letter
+from topics.api.wire import AppendIn, RecordIn, decode
+from topics.broker.broker import Appended
+from topics.broker.steps import Steps
+from topics.format.ops import prepare, prepare_body
+from topics.format.prepared import Prepared
+from topics.model import limits
+from topics.model.config import TopicConfig
+from topics.model.errors import BatchTooLarge, Forbidden, InvalidRecord, InvalidRequest, UnsupportedMediaType
+
+NDJSON = b"application/x-ndjson"
+ARROW = b"application/vnd.apache.arrow.stream"
+
+_NO_MORE = b'{"records":[]}'
+
+
+def append(service: Service, call: Call) -> Steps[Response]:
+    (name,) = call.names
+    kind = call.content_type()
+    config: TopicConfig | None = None
+    if kind.startswith(JSON):
+        body, checked, batch = read_body(call.body)
+        config = body.config
+        if config is not None:
+            _check_config(service, call, name, config)
+        key = body.idempotency_key if body.idempotency_key is not None else _header_key(call)
+        if batch is None:
+            prepared = _prepare(body.records, body.node, checked, limits.RECORDS_PER_APPEND, key)
+        else:
+            _check_key(key)
+            prepared = batch
+        may_create = body.create
+    elif kind.startswith((NDJSON, ARROW)):
+        records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
+        key = call.query.get("idempotency_key") or _header_key(call)
+        prepared = _prepare(records, call.query.get("node") or None, True, limits.RECORDS_PER_BULK_APPEND, key)
+        may_create = call.flag("create", True)
+    else:
+        raise UnsupportedMediaType(
+            "send records as application/json, application/x-ndjson or application/vnd.apache.arrow.stream"
+        )
+    if may_create is None:
+        may_create = config is None or config.auto_create
+    done = yield from service.broker.append(name, prepared, key, config, may_create)
+    return _answer(call, done, service.now_ns())
+
+
+def _of_arrow(body: bytes) -> list[RecordIn]:
+    from topics.api.arrow_in import records_of_arrow  # loads pyarrow, which a server without Arrow clients never needs
+
+    return records_of_arrow(body)
+
+
+def read_body(text: bytes) -> tuple[AppendIn, bool, Prepared | None]:
+    """The body, whether its payloads were checked, and its batch where the body has the usual form: its records are
+    then not decoded at all."""
+    quick = prepare_body(text, limits.RECORDS_PER_APPEND)
+    if quick is not None:
+        batch, rest, lacks_node = quick
+        body = AppendIn([]) if rest == _NO_MORE else decode(rest, AppendIn)[0]
+        if body.node is None or not lacks_node:
+            return body, True, batch
+    return *decode(text, AppendIn), None
+
+
+def _check_config(service: Service, call: Call, name: str, config: TopicConfig) -> None:
+    """The config of a topic that this append would make needs admin; of one that exists it is ignored."""
+    if service.broker.exists(name):
+        return
+    if not call.key.may(Scope.ADMIN):
+        raise Forbidden("an append that configures a new topic needs the admin scope", topic=name)
+    check_dead_letter(call, config)
+
+
+def _header_key(call: Call) -> str | None:
+    raw = call.head.headers.get(b"idempotency-key")
+    if raw is None:
+        return None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _prepare(records: list[RecordIn], node: str | None, checked: bool, most: int, key: str | None) -> Prepared:
+    if not records:
+        raise InvalidRequest("records is empty; an append needs at least one")
+    if len(records) > most:
+        raise BatchTooLarge(f"{len(records)} records are more than the {most} of one append")
+    _check_key(key)
+    for index, record in enumerate(records):
+        if record.delay_ms is not msgspec.UNSET:
+            raise InvalidRecord(index, "'delay_ms' belongs to queues, and queues are not served yet")
+    return prepare(records, default_node=node, checked=checked, strict_fields=False)  # type: ignore[arg-type]
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and len(key.encode()) > limits.IDEMPOTENCY_KEY_BYTES:
+        raise InvalidRequest(f"the idempotency key has more than {limits.IDEMPOTENCY_KEY_BYTES} bytes")
+
+
+def _answer(call: Call, done: Appended, now_ns: int) -> Response:
+    first, last = done.first_seq, done.last_seq
+    seqs = b""
+    if call.flag("return_seqs", True) if call.head.query else True:
+        seqs = b',"seqs":[' + ",".join(map(str, range(first, last + 1))).encode() + b"]"
+    more = b""
+    if not done.deduped:
+        waited = done.waited_ns / 1e6
+        write, sync = (0.0, waited) if done.synced else (waited, 0.0)
+        more = b',"wal_append_ms":%.6f,"fsync_ms":%.6f' % (write, sync)
+    body = b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,%b}' % (
+        done.topic.encode(),  # a name that could be created needs no escapes
+        first,
+        last,
+        seqs,
+        last,
+        done.count,
+        b"true" if done.created else b"false",
+        b"true" if done.deduped else b"false",
+        call.performance(now_ns, more),
+    )
+    return Response(201 if done.created else 200, body)

@@ -1,0 +1,232 @@
+"""The answers of one HTTP/1 connection, in the order of its requests.
+
+Requests that follow each other without waiting (pipelining) run side by side only where that cannot be noticed: safe
+methods, and several calls of one method on one path, which handlers take in order. Any other request waits until those
+before it are answered, so that a read behind an append sees it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from topics.api.exchange import Exchange, run_stream
+from topics.api.http import Head, Response, Socket, Stream
+from topics.api.render import http1_response, http1_stream, start_of
+from topics.api.sink import Http1Sink
+from topics.api.ws import not_an_upgrade
+
+if TYPE_CHECKING:
+    from topics.api.protocol import Connection
+
+SAFE = frozenset(("GET", "HEAD"))
+
+
+class Pipeline:
+    def __init__(
+        self, connection: Connection, settled: Callable[[], None], switch: Callable[[Exchange, Socket], None]
+    ) -> None:
+        self._connection = connection
+        self._ticker = connection.ticker
+        self._settled = settled
+        self._switch = switch
+        self._queue: deque[Exchange] = deque()
+        self._out: list[bytes] | None = None
+        """While requests are parsed: their answers, to be written together."""
+        self._sink: Http1Sink | None = None
+        self._pumping = False
+        self.ending = False
+        """No request will be added: the last answer ends the connection."""
+        self.over: bool = False
+        """The last answer has been written."""
+        self.linger = False
+        """Input may still come; see `Connection.close`."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue) or self._sink is not None
+
+    @property
+    def at_rest(self) -> bool:
+        """Every request has been answered, and another one is welcome."""
+        return not (self._queue or self.ending or self._sink is not None)
+
+    @property
+    def streaming(self) -> bool:
+        return self._sink is not None
+
+    def cork(self) -> None:
+        self._out = []
+
+    def uncork(self) -> None:
+        out, self._out = self._out, None
+        if out:
+            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def write(self, data: bytes) -> None:
+        if self._out is not None:
+            self._out.append(data)
+        else:
+            self._connection.write(data)
+
+    def add(self, exchange: Exchange) -> None:
+        """The next request: whole, or answered already."""
+        if self.over:
+            exchange.drop()
+            return
+        queue = self._queue
+        queue.append(exchange)
+        if exchange.answer is None and len(queue) == 1 and self._sink is None:
+            exchange.start()
+        else:
+            self._pump()
+
+    def answered(self, exchange: Exchange) -> None:
+        """What exchanges deliver to."""
+        queue = self._queue
+        if self._pumping or not queue or queue[0] is not exchange:
+            return
+        answer = exchange.answer
+        if type(answer) is Response and self._plain(exchange, answer):
+            # By far the most frequent case: the next answer due, with nothing special about it.
+            queue.popleft()
+            body = answer.body
+            start = self._ticker.heads.get((answer.status, answer.content_type))
+            if start is None:
+                start = start_of(self._ticker, answer.status, answer.content_type)
+            self.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
+            if queue:
+                self._pump()
+            elif self._out is None:
+                self._settled()
+        else:
+            self._pump()
+
+    def _plain(self, exchange: Exchange, answer: Response) -> bool:
+        """Nothing but status, type, length and body is to be said."""
+        head = exchange.head
+        return (
+            not answer.headers
+            and bool(answer.body)
+            and exchange.keep_alive
+            and not answer.close
+            and not exchange.upgrades
+            and not self.ending
+            and head.version == "1.1"
+            and head.method != "HEAD"
+        )
+
+    def _pump(self) -> None:
+        if self._pumping:
+            return
+        self._pumping = True
+        queue = self._queue
+        try:
+            while queue and self._sink is None and not self.over:
+                if queue[0].answer is not None:
+                    self._emit(queue.popleft())
+                elif not self._start_more():
+                    break
+        finally:
+            self._pumping = False
+        if self._out is None:
+            self._settled()
+
+    def _start_more(self) -> bool:
+        """Start what may run beside the first request; True if that one has its answer now."""
+        first = self._queue[0]
+        for exchange in tuple(islice(self._queue, self._connection.options.pipeline_max)):
+            if not _alike(first.head, exchange.head):
+                break
+            if not exchange.started:
+                exchange.start()
+        return first.answer is not None
+
+    def _emit(self, exchange: Exchange) -> None:
+        answer = exchange.answer
+        if isinstance(answer, Socket):
+            if exchange.upgrades:
+                self.uncork()
+                self.over = True
+                self._switch(exchange, answer)
+                return
+            exchange.release()
+            answer = not_an_upgrade()
+        if isinstance(answer, Stream):
+            self._open_stream(exchange, answer)
+            return
+        assert answer is not None
+        keep_alive = self._keeps_alive(exchange) and not answer.close
+        self.write(http1_response(self._ticker, exchange.head, answer, keep_alive))
+        if not keep_alive:
+            self._end(exchange.unread)
+
+    def _keeps_alive(self, exchange: Exchange) -> bool:
+        return exchange.keep_alive and not (self.ending and not self._queue)
+
+    def end_after(self, exchange: Exchange) -> None:
+        """`exchange`, whose body cannot be read to its end, is the last one."""
+        self.ending = True
+        if exchange in self._queue:
+            exchange.keep_alive = False
+            exchange.unread = True
+        else:
+            self._end(True)
+        if self._out is None:
+            self._settled()
+
+    def _end(self, linger: bool) -> None:
+        self.ending = True
+        self.over = True
+        self.linger = linger
+        for waiting in self._queue:
+            waiting.drop()
+        self._queue.clear()
+
+    # Streams.
+
+    def _open_stream(self, exchange: Exchange, answer: Stream) -> None:
+        head = exchange.head
+        chunked = head.version == "1.1"
+        keep_alive = self._keeps_alive(exchange) and chunked
+        self.write(http1_stream(self._ticker, head, answer, keep_alive, chunked))
+        exchange.release()
+        if head.method == "HEAD":
+            if not keep_alive:
+                self._end(exchange.unread)
+            return
+
+        def ended(regular: bool) -> None:
+            self._sink = None
+            if not regular and not chunked:
+                # Without chunks a plain close would look like the regular end.
+                self._connection.abort()
+            if not regular or not keep_alive:
+                self._end(False)
+            self._pump()
+
+        self._sink = sink = Http1Sink(self._connection, chunked, ended)
+        task = self._connection.loop.create_task(run_stream(answer, sink, head))
+        self._connection.run(task)
+        sink.task = task
+
+    def leave(self) -> None:
+        """The peer is gone."""
+        self.over = True
+        for exchange in self._queue:
+            exchange.drop()
+        self._queue.clear()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.leave(self._connection.options.leave_s)
+
+
+def _alike(first: Head, other: Head) -> bool:
+    if first is other or (first.method in SAFE and other.method in SAFE):
+        return True
+    return first.method == other.method and first.path == other.path

@@ -1,0 +1,344 @@
+"""Drives the store for the event loop: use cases are parked while the disk works, and woken once per batch.
+
+A write that needs no sync, and a lone one that does while syncs are quick, runs in place: a hop to a thread and back
+costs more than the write. Everything else of a shard goes to its writer thread, which goes on taking what has queued
+meanwhile; whatever one turn completes wakes the loop with one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from topics.broker.forwarding import Forwarder
+from topics.broker.steps import Nap, Steps
+from topics.storage.commit import Background, Committer, run_checkpoint
+from topics.storage.store import Store
+from topics.storage.submission import Submission
+from topics.storage.wal import Shard, Write
+
+T = TypeVar("T")
+
+_INLINE_BYTES_MAX = 256 * 1024
+"""A larger write keeps the loop from others for longer than a thread hop would."""
+_QUICK_NS = 2_000_000
+"""Syncs slower than this on average go to the writer thread even when nobody else waits."""
+
+
+class Pump:
+    """Lives on one event loop. `lock` is the store's."""
+
+    def __init__(self, store: Store, lock: threading.Lock, loop: asyncio.AbstractEventLoop) -> None:
+        self.store = store
+        self.lock = lock
+        self.loop = loop
+        self.committer = Committer(store, lock)
+        self.background = Background(store, self.committer)
+        self._thread_id = threading.get_ident()
+        self._writers = [_Writer(self, shard) for shard in store.shards]
+        self._released: list[_Run[Any]] = []
+        """Runs to go on with; appended to under the lock by whoever completes something."""
+        self._wanted: set[int] = set()
+        """Shards with something to write at the end of this turn of the loop."""
+        self._flush_soon = False
+        self._wake_soon = False
+        self._turn_soon = False
+        self._crowded = False
+        """Several writes come in each turn of the loop: they are collected and written together at its end."""
+        self._naps: set[_Run[Any]] = set()
+        self._sync_ns = 0
+        """Running mean of how long a sync in place took."""
+        self.stopping = False
+        self.run(Forwarder(store).run())
+
+    # -- running use cases -----------------------------------------------------------------------------------------
+
+    def run(self, steps: Steps[T]) -> T | asyncio.Future[T]:
+        """The result, or a future of it where something has to be waited for."""
+        run = _Run(self, steps)
+        if run.advance():
+            return run.value
+        run.future = self.loop.create_future()
+        if run.naps:
+            run.future.add_done_callback(run.left)
+        return run.future
+
+    def stop_waiting(self) -> None:
+        """Every nap ends now and none begins: parked long polls are answered."""
+        self.stopping = True
+        for run in list(self._naps):
+            run.nap_over(refused=True)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def settle_now(self, submission: Submission) -> bool:
+        """Write it in place where that is the quickest way; True if it is settled then."""
+        shard = submission.shard
+        assert shard is not None
+        if self._crowded or (submission.needs_sync and not submission.detached):
+            return submission.settled
+        if self._turn_soon:
+            # The second in one turn of the loop: from now on they are collected.
+            self._crowded = True
+        else:
+            self._turn_soon = True
+            self.loop.call_soon(self._turn_over)
+        with self.lock:
+            write = None if submission.settled else shard.take()
+        if write is not None:
+            self._write(shard, write)
+        return submission.settled
+
+    def _turn_over(self) -> None:
+        self._turn_soon = False
+
+    def write_soon(self, shard: Shard) -> None:
+        """At the end of this turn of the loop, so that those who come in it share one sync."""
+        self._wanted.add(shard.index)
+        if not self._flush_soon:
+            self._flush_soon = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        wanted, self._wanted = self._wanted, set()
+        for index in wanted:
+            shard = self.store.shards[index]
+            with self.lock:
+                self._crowded = self._crowded and len(shard.queue) > 1
+                write = shard.take()
+            if write is not None:
+                self._write(shard, write)
+            self.committer.nudge(shard)
+
+    def _write(self, shard: Shard, write: Write) -> None:
+        if not self._in_place(write):
+            self._writers[shard.index].put(write)
+            return
+        started = self.store.clock.monotonic_ns() if write.sync else 0
+        self.committer.lead(shard, write)
+        if write.sync:
+            self._sync_ns += (self.store.clock.monotonic_ns() - started - self._sync_ns) // 8
+        self.committer.nudge(shard)
+        if shard.queue:
+            self.write_soon(shard)
+
+    def _in_place(self, write: Write) -> bool:
+        if write.rotation is not None:
+            return False
+        if not write.sync:
+            return sum(submission.size for submission in write.submissions) <= _INLINE_BYTES_MAX
+        awaited = sum(not submission.detached for submission in write.submissions)
+        return awaited == 1 and self._sync_ns < _QUICK_NS and write.submissions[0].size <= _INLINE_BYTES_MAX
+
+    # -- waking ----------------------------------------------------------------------------------------------------
+
+    def released(self, run: _Run[Any]) -> None:
+        """Under the lock, from any thread. The first of a batch schedules the one wake-up for all of it."""
+        self._released.append(run)
+        if not self._wake_soon:
+            self._wake_soon = True
+            if threading.get_ident() == self._thread_id:
+                self.loop.call_soon(self._wake)
+            else:
+                self.loop.call_soon_threadsafe(self._wake)
+
+    def lead_wanted(self, shard: Shard) -> None:
+        """Under the lock, from any thread: a submission in the queue has nobody who writes it."""
+        self.loop.call_soon_threadsafe(self.write_soon, shard)
+
+    def _wake(self) -> None:
+        with self.lock:
+            self._wake_soon = False
+            runs, self._released = self._released, []
+        for run in runs:
+            run.resume()
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> bool:
+        """Blocks; call it from a thread."""
+        return run_checkpoint(self.store, self.committer)
+
+    def close(self) -> None:
+        """Write everything out, checkpoint, let go of the directory. Blocks; nothing may be submitted any more."""
+        with self.lock:
+            self.store.closed = True
+        for writer in self._writers:
+            writer.stop()
+        try:
+            self.background.stop()
+            self._drain()
+            run_checkpoint(self.store, self.committer, clean=True)
+        finally:
+            self.background.close_pool()
+            self.store.release()
+
+    def _drain(self) -> None:
+        for shard in self.store.shards:
+            while True:
+                with self.lock:
+                    last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
+                    sync = shard.take_sync() if not shard.queue else None
+                if sync is not None:
+                    sync.run()
+                    with self.lock:
+                        shard.finish_sync(sync)
+                elif last is not None:
+                    self.committer.wait_settled(last)
+                else:
+                    break
+
+
+class _Run(Generic[T]):
+    """One use case on its way. Also what is released when its submission is settled or its nap is over."""
+
+    __slots__ = ("_nap", "_pump", "_steps", "_submission", "_timer", "future", "value")
+
+    def __init__(self, pump: Pump, steps: Steps[T]) -> None:
+        self._pump = pump
+        self._steps = steps
+        self._submission: Submission | None = None
+        self._nap: Nap | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.future: asyncio.Future[T] | None = None
+        self.value: T
+
+    def advance(self) -> bool:
+        """Go on until something has to be waited for; True if the end was reached instead."""
+        pump = self._pump
+        while True:
+            try:
+                wait = next(self._steps)
+            except StopIteration as end:
+                self.value = end.value
+                return True
+            if isinstance(wait, Nap):
+                if not self._sleep(wait):
+                    return False
+            elif not pump.settle_now(wait) and self._park(wait):
+                return False
+
+    def _park(self, submission: Submission) -> bool:
+        """False if it was settled meanwhile."""
+        pump = self._pump
+        with pump.lock:
+            if submission.settled:
+                return False
+            self._submission = submission
+            submission.waiters.append(self)
+        assert submission.shard is not None
+        pump.write_soon(submission.shard)
+        return True
+
+    @property
+    def naps(self) -> bool:
+        return self._nap is not None
+
+    def _sleep(self, nap: Nap) -> bool:
+        """True if there is nothing to sleep for."""
+        pump = self._pump
+        if pump.stopping:
+            nap.refused = True
+            return True
+        with pump.lock:
+            if nap.woken:
+                return True
+            nap.sleeper = self
+        self._nap = nap
+        self._timer = pump.loop.call_later(nap.wait_ms / 1000, self.nap_over)
+        pump._naps.add(self)
+        if self.future is not None:
+            self.future.remove_done_callback(self.left)
+            self.future.add_done_callback(self.left)
+        return False
+
+    def release(self) -> None:
+        """By the store, under its lock."""
+        submission = self._submission
+        if submission is not None and not submission.settled:
+            submission.waiters.append(self)
+            assert submission.shard is not None
+            self._pump.lead_wanted(submission.shard)
+            return
+        self._pump.released(self)
+
+    def nap_over(self, refused: bool = False) -> None:
+        if self._nap is None:
+            return
+        self._nap.refused = refused
+        with self._pump.lock:
+            if self._nap.woken:
+                return  # the release is on its way
+            self._nap.sleeper = None
+        self.resume()
+
+    def left(self, future: asyncio.Future[T]) -> None:
+        """The caller went away: its nap need not end by itself."""
+        if self._nap is not None and future.cancelled():
+            self.nap_over()
+
+    def resume(self) -> None:
+        self._submission = None
+        if self._nap is not None:
+            self._nap = None
+            self._pump._naps.discard(self)
+            assert self._timer is not None
+            self._timer.cancel()
+        future = self.future
+        assert future is not None
+        if future.cancelled():
+            self._steps.close()
+            return
+        try:
+            done = self.advance()
+        except BaseException as error:
+            if not future.cancelled():
+                future.set_exception(error)
+            return
+        if done and not future.cancelled():
+            future.set_result(self.value)
+
+
+class _Writer:
+    """The thread of one shard; started when it is first needed."""
+
+    def __init__(self, pump: Pump, shard: Shard) -> None:
+        self._pump = pump
+        self._shard = shard
+        self._thread: threading.Thread | None = None
+        self._items: SimpleQueue[Write | None] = SimpleQueue()
+
+    def put(self, write: Write) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name=f"topics-wal-{self._shard.index}", daemon=True)
+            self._thread.start()
+        self._items.put(write)
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._items.put(None)
+            self._thread.join()
+
+    def _loop(self) -> None:
+        pump, shard = self._pump, self._shard
+        while True:
+            write = self._items.get()
+            if write is None:
+                return
+            while write is not None:
+                write = self._turn(shard, write)
+            pump.committer.nudge(shard)
+
+    def _turn(self, shard: Shard, write: Write) -> Write | None:
+        try:
+            shard.run(write)
+            with self._pump.lock:
+                shard.finish(write)
+                return shard.take()
+        except BaseException as error:
+            with self._pump.lock:
+                shard.abandon(error)
+            return None

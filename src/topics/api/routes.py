@@ -1,0 +1,200 @@
+"""The one table of what is served. `/openapi.json` and the tests of who may call what are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from topics.api import admin, append, diff, history, lookups, probes, routers, segments, topics
+from topics.api.auth import NO_SCOPE, Scope
+from topics.api.call import Handler
+from topics.api.wire import AppendIn, DeleteIn, DiffIn, HeadsIn, PlanIn, RouterIn
+from topics.broker.lookups import At, RetentionPlan
+from topics.broker.segments import SegmentList
+from topics.model.config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    """Segments in braces are names."""
+    scope: Scope
+    handler: Handler | None
+    """None: the app answers it itself, ready or not."""
+    summary: str
+    body: type[msgspec.Struct] | None = None
+    """The JSON body it takes; None = no body."""
+    bulk: bool = False
+    """It takes lines of JSON and Arrow streams too."""
+    query: tuple[str, ...] = ()
+    answer: type[msgspec.Struct] | None = None
+    """What its 200 looks like, without the performance block; None = described in words only."""
+    kinds: tuple[str, ...] = ("application/json",)
+    """Content types of its answer."""
+    probe: bool = False
+    """Served without a key unless configured otherwise."""
+
+
+READ, WRITE, DELETE, ADMIN = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
+
+TOPIC: Final = "/v0/topics/{topic}"
+ROUTER: Final = "/v0/routers/{router}"
+
+ROUTES: Final = (
+    Route("GET", "/v0/health", NO_SCOPE, None, "Is the process alive", answer=probes.Health, probe=True),
+    Route("GET", "/healthz", NO_SCOPE, None, "The same as /v0/health", answer=probes.Health, probe=True),
+    Route("GET", "/v0/ready", NO_SCOPE, probes.ready, "Has recovery ended", answer=probes.Ready, probe=True),
+    Route("GET", "/readyz", NO_SCOPE, probes.ready, "The same as /v0/ready", answer=probes.Ready, probe=True),
+    Route(
+        "GET", "/v0/metrics", READ, None, "Metrics, as Prometheus text or as JSON by Accept",
+        kinds=("text/plain", "application/json"),
+    ),
+    Route("GET", "/openapi.json", NO_SCOPE, None, "This description"),
+    Route("POST", "/v0/heads", READ, lookups.heads, "Where topics stand, at one instant", body=HeadsIn),
+    Route(
+        "POST", "/v0/admin/checkpoint", ADMIN, admin.checkpoint, "Copy the WAL into segments now",
+        answer=admin.Checkpointed,
+    ),
+    Route(
+        "GET", "/v0/topics", READ, topics.list_topics, "List topics in pages",
+        query=("prefix", "page_size", "cursor", "touch"), answer=topics.TopicList,
+    ),
+    Route(
+        "PUT", TOPIC, ADMIN, topics.put_topic, "Create a topic, or replace its config",
+        body=TopicConfig, answer=topics.Configured,
+    ),
+    Route(
+        "PATCH", TOPIC, ADMIN, topics.patch_topic, "Change some fields of a topic's config",
+        body=TopicConfig, answer=topics.Configured,
+    ),
+    Route("GET", TOPIC, READ, topics.get_topic, "The state of a topic", query=("touch",)),
+    Route(
+        "DELETE", TOPIC, DELETE, topics.drop_topic, "Drop a topic and all its records",
+        query=("if_empty",), answer=topics.Dropped,
+    ),
+    Route(
+        "POST", TOPIC, WRITE, append.append, "Append a batch of records",
+        body=AppendIn, bulk=True, query=("return_seqs", "idempotency_key", "node", "create"),
+    ),
+    Route("POST", f"{TOPIC}/diff", READ, diff.diff, "Read records after a cursor, or wait for them", body=DiffIn),
+    Route(
+        "GET", f"{TOPIC}/records", READ, history.records, "The past of a topic: a page, or a stream by Accept",
+        query=("from_seq", "to_seq", "from_ts", "to_ts", "tag", "node", "key", "limit", "include", "epoch"),
+        kinds=("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"),
+    ),
+    Route(
+        "GET", f"{TOPIC}/at", READ, lookups.at, "The first record at or after a time", query=("ts",), answer=At
+    ),
+    Route(
+        "GET", f"{TOPIC}/tags", READ, lookups.tags, "Records by tag, in seq order",
+        query=("match", "from_seq", "limit", "include"),
+    ),
+    Route(
+        "GET", f"{TOPIC}/tags/names", READ, lookups.tag_names, "Distinct tags and how many records carry each",
+        query=("prefix", "limit"), answer=lookups.TagNames,
+    ),
+    Route(
+        "GET", f"{TOPIC}/segments", READ, segments.list_segments, "The files of a topic",
+        query=("from_seq", "to_seq"), answer=SegmentList,
+    ),
+    Route(
+        "GET", f"{TOPIC}/segments/{{first_seq}}/{{part}}", READ, segments.segment_part, "Bytes of a segment, by Range",
+        kinds=("application/octet-stream",),
+    ),
+    Route(
+        "POST", f"{TOPIC}/retention/plan", READ, lookups.retention_plan, "What a change of retention would remove",
+        body=PlanIn, answer=RetentionPlan,
+    ),
+    Route("POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn),
+    Route(
+        "GET", "/v0/routers", READ, routers.list_routers, "List routers in pages",
+        query=("prefix", "source", "dest", "page_size", "cursor"), answer=routers.RouterList,
+    ),
+    Route(
+        "PUT", ROUTER, ADMIN, routers.put_router, "Create a router, or replace its options",
+        body=RouterIn, answer=routers.RouterConfigured,
+    ),
+    Route("GET", ROUTER, READ, routers.get_router, "A router and how much it copied", answer=routers.RouterState),
+    Route(
+        "DELETE", ROUTER, DELETE, routers.drop_router, "Drop a router; what it copied stays",
+        answer=routers.RouterDropped,
+    ),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Node:
+    """A place in the tree of paths."""
+
+    fixed: dict[str, Node] = field(default_factory=dict)
+    name: Node | None = None
+    """Where a segment may be any name."""
+    methods: dict[str, Route] = field(default_factory=dict)
+
+    def allow(self) -> str:
+        words = []
+        for method in ("GET", "PUT", "POST", "PATCH", "DELETE"):
+            if method in self.methods:
+                words.append("GET,HEAD" if method == "GET" else method)
+        return ",".join(words)
+
+
+def make_tree(routes: tuple[Route, ...]) -> Node:
+    root = Node()
+    for route in routes:
+        node = root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                node.name = node.name or Node()
+                node = node.name
+            else:
+                node = node.fixed.setdefault(segment, Node())
+        assert route.method not in node.methods, f"{route.method} {route.path} is listed twice"
+        node.methods[route.method] = route
+    return root
+
+
+TREE: Final = make_tree(ROUTES)
+
+
+def find(segments: list[str]) -> tuple[Node | None, tuple[str, ...]]:
+    """The place of a path given by its raw segments, and the raw segments that are names in it."""
+    node = TREE
+    names: list[str] = []
+    for segment in segments:
+        following = node.fixed.get(segment)
+        if following is None:
+            following = node.name
+            if following is None or not segment:
+                return None, ()
+            names.append(segment)
+        node = following
+    return (node, tuple(names)) if node.methods else (None, ())
+
+
+def scope_of(segments: list[str], method: str, node: Node | None) -> Scope:
+    """What a key needs for a request, whether or not it will find anything."""
+    place = segments[:2]
+    if place == ["v0", "topics"] or place == ["v0", "routers"]:
+        if len(segments) == 2:
+            return READ
+        listed = node.methods.get(method) if node is not None else None
+        if listed is not None:
+            return listed.scope
+        return WRITE if place[1] == "topics" else ADMIN
+    if node is None:
+        return NO_SCOPE
+    listed = node.methods.get("GET" if method == "HEAD" else method)
+    if listed is None:
+        return READ if segments == ["v0", "metrics"] else NO_SCOPE
+    return listed.scope
+
+
+def name_in(segments: list[str]) -> str | None:
+    """The raw topic or router name that a key's prefixes are compared with."""
+    if len(segments) > 2 and segments[0] == "v0" and segments[1] in ("topics", "routers"):
+        return segments[2]
+    return None

@@ -1,0 +1,73 @@
+"""Segments: which there are, and their bytes, in ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from topics.api.call import Call
+from topics.api.history import stream_pieces
+from topics.api.http import Answer, Header, Response
+from topics.api.service import Service
+from topics.broker.segments import Part
+from topics.broker.steps import Steps
+from topics.model.errors import GenerationChanged, RangeNotSatisfiable
+from topics.storage.handles import Handles
+
+BYTES: Final = b"application/octet-stream"
+_AT_ONCE: Final = 256 * 1024
+_PIECE: Final = 1 << 20
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+
+
+def list_segments(service: Service, call: Call) -> Steps[Response]:
+    found = yield from service.broker.segments(
+        call.names[0], call.number("from_seq", 1), call.maybe_number("to_seq"), service.show_paths
+    )
+    return call.answer(found, service.now_ns())
+
+
+def segment_part(service: Service, call: Call) -> Steps[Answer]:
+    name, first, kind = call.names
+    first_seq = int(first) if first.isascii() and first.isdigit() and len(first) < 20 else 0
+    part = yield from service.broker.segment_part(name, first_seq, kind)
+    wanted = call.head.header(b"if-match")
+    if wanted is not None and wanted.strip() != "*" and part.etag not in (tag.strip() for tag in wanted.split(",")):
+        raise GenerationChanged(f"the segment is {part.etag} now", etag=part.etag)
+    headers: list[Header] = [(b"etag", part.etag.encode()), (b"accept-ranges", b"bytes")]
+    start, end = 0, part.size
+    status = 200
+    asked = byte_range(call.head.header(b"range"), part.size)
+    if asked is not None:
+        start, end = asked
+        if start >= end:
+            raise RangeNotSatisfiable(f"the file has {part.size} bytes", size=part.size)
+        headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, part.size)))
+        status = 206
+    handles = service.broker.store.handles
+    if end - start <= _AT_ONCE:
+        return Response(status, part.read(handles, start, end), BYTES, headers)
+    stream = stream_pieces(service, BYTES, _pieces(part, handles, start, end))
+    stream.status = status
+    stream.headers = headers
+    return stream
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Half-open; None = the whole file. What is not one range of bytes is ignored, as the standard allows."""
+    match = _RANGE.fullmatch(header.strip()) if header is not None else None
+    if match is None or match.group(1) == match.group(2) == "":
+        return None
+    first, last = match.groups()
+    if not first:
+        return max(size - int(last), 0), size
+    end = min(int(last) + 1, size) if last else size
+    if last and int(last) < int(first):
+        return None
+    return int(first), end
+
+
+def _pieces(part: Part, handles: Handles, start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, _PIECE):
+        yield part.read(handles, at, min(at + _PIECE, end))

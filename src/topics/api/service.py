@@ -1,0 +1,30 @@
+"""What handlers work with: the broker and a few facts about this server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from topics.api.pump import Pump
+from topics.broker.broker import Broker
+from topics.host.clock import Clock
+
+
+@dataclass(slots=True)
+class Service:
+    broker: Broker
+    pump: Pump
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    readers: Executor
+    """Threads for reads that may touch much or cold data."""
+    show_paths: bool = False
+    """Name files in answers: only where whoever asks is on this machine."""
+    started_ns: int = 0
+    recovery_ms: float = 0.0
+    connections: Callable[[], int] = lambda: 0
+
+    def now_ns(self) -> int:
+        return self.clock.monotonic_ns()

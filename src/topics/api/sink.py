@@ -1,0 +1,62 @@
+"""Streams over HTTP/1: a chunk per piece for 1.1, the bare bytes until the end of the connection for 1.0."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topics.api.protocol import Connection
+
+
+class Http1Sink:
+    def __init__(self, connection: Connection, chunked: bool, ended: Callable[[bool], None]) -> None:
+        self._connection = connection
+        self._chunked = chunked
+        self._ended = ended
+        self._open = True
+        self._gone = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        """What writes here."""
+
+    def write(self, data: bytes) -> None:
+        # An empty chunk would be the end of the stream.
+        if data and self._open:
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    @property
+    def buffered(self) -> int:
+        return self._connection.buffered if self._open else 0
+
+    async def drain(self) -> None:
+        if self._open:
+            await self._connection.drain()
+
+    @property
+    def gone(self) -> asyncio.Event:
+        return self._gone
+
+    def finish(self) -> None:
+        if self._open:
+            self._open = False
+            if self._chunked:
+                self._connection.write(b"0\r\n\r\n")
+            self._ended(True)
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            self._ended(False)
+
+    def leave(self, patience_s: float) -> None:
+        """The peer is gone: say so, and end the task if it does not leave by itself."""
+        self._open = False
+        self._gone.set()
+        cancel_later(self.task, patience_s)
+
+
+def cancel_later(task: asyncio.Task[None] | None, patience_s: float) -> None:
+    if task is not None and not task.done():
+        timer = asyncio.get_running_loop().call_later(patience_s, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())

@@ -1,0 +1,209 @@
+"""What requests look like: their shapes, and the one way from bytes to a checked value.
+
+A body is read twice: once as text (strict JSON, depth, repeated names; whitespace goes), once as a shape whose payloads
+stay text. Unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from topics.format.control import Selector, SelectorOp
+from topics.format.jsontext import DEPTH_LIMIT, TOO_DEEP, BadJson
+from topics.format.ops import compact_body, compact_json
+from topics.model import limits
+from topics.model.config import TopicConfig
+from topics.model.errors import InvalidRecord, InvalidRequest
+
+BODY_DEPTH: Final = 127
+"""Levels of a body, its own brace included; one more is refused."""
+
+U64: Final = (1 << 64) - 1
+U32: Final = (1 << 32) - 1
+
+
+class RecordIn(Struct, gc=False):
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    key: str | None = None
+    meta: Raw | UnsetType = UNSET
+    delay_ms: int | UnsetType = UNSET
+
+
+class AppendIn(Struct):
+    records: list[RecordIn]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: TopicConfig | None = None
+    disable_backpressure: bool = False
+
+
+class DiffIn(Struct):
+    from_seq: int = 0
+    limit: int = 256
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    include_keys: bool = False
+    wait_ms: int = 0
+    max_batch_bytes: int = 0
+    epoch: int | None = None
+
+
+class DeleteIn(Struct):
+    before_seq: int | None = None
+    match: str | list[str] | None = None
+
+
+class RouterIn(Struct):
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: str | list[str] | None = None
+    allow_cycle: bool = False
+    guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
+
+
+class HeadsIn(Struct):
+    topics: dict[str, int] | None = None
+    pattern: str | None = None
+    wait_ms: int = 0
+
+
+class PlanIn(Struct):
+    cap_records: int | UnsetType = UNSET
+    cap_bytes: int | UnsetType = UNSET
+    ttl_ms: int | UnsetType = UNSET
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def names_of(*shapes: type[Struct]) -> tuple[bytes, ...]:
+    return tuple(
+        dict.fromkeys(field.encode_name.encode() for shape in shapes for field in msgspec.structs.fields(shape))
+    )
+
+
+_DECODERS: Final[dict[type[Struct], msgspec.json.Decoder[Any]]] = {}
+_NAMES: Final[dict[type[Struct], tuple[bytes, ...]]] = {AppendIn: names_of(AppendIn, RecordIn)}
+
+
+def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
+    """The value, and whether its payloads were checked: with False `prepare` has to look at their depth again."""
+    decoder = _DECODERS.get(shape)
+    if decoder is None:
+        decoder = _DECODERS[shape] = msgspec.json.Decoder(shape)
+        _NAMES.setdefault(shape, names_of(shape))
+    checked = True
+    try:
+        text, doubtful = compact_body(body, BODY_DEPTH, _NAMES[shape])
+    except BadJson as error:
+        if error.why != TOO_DEEP:
+            raise InvalidRequest(f"the body is not JSON: {error}") from None
+        # What lies in ignored fields may be deeper. The fields we know are looked at again.
+        text, doubtful, checked = _deep(body), True, False
+    try:
+        value: T = decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body does not have the right shape: {error}") from None
+    if doubtful or (shape is AppendIn and value.config is not None):  # type: ignore[attr-defined]
+        _check_repeats(text, shape)
+    return value, checked
+
+
+_RECORD: Final = msgspec.json.Decoder(RecordIn)
+_RECORD_NAMES: Final = names_of(RecordIn)
+
+
+def decode_record(line: bytes, index: int) -> RecordIn:
+    """One record by itself, as a line of a bulk body holds it. Its payloads are checked."""
+    try:
+        text, doubtful = compact_body(line, limits.JSON_DEPTH + 1, _RECORD_NAMES)
+        record = _RECORD.decode(text)
+    except (BadJson, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRecord(index, f"it is not a JSON record: {error}") from None
+    if doubtful:
+        _refuse_repeats(_members(text), RecordIn)
+    return record
+
+
+def _deep(body: bytes) -> bytes:
+    try:
+        return compact_json(body, DEPTH_LIMIT)
+    except BadJson as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its members, repeated ones too."""
+
+
+def _members(text: bytes) -> Any:
+    """Every object with all its members. Numbers stay text: Python refuses to read those of thousands of digits."""
+    try:
+        return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deep") from None
+
+
+def _check_repeats(text: bytes, shape: type[Struct]) -> None:
+    """Refuse a known field that comes twice. Rare and slow: the whole body as Python objects."""
+    body = _members(text)
+    _refuse_repeats(body, shape)
+    if shape is AppendIn:
+        for name, value in body:
+            if name == "records":
+                for record in value:
+                    _refuse_repeats(record, RecordIn)
+            elif name == "config" and value is not None:
+                _refuse_repeats(value, TopicConfig)
+
+
+def _refuse_repeats(members: Iterable[tuple[str, Any]], shape: type[Struct]) -> None:
+    known = {field.encode_name for field in msgspec.structs.fields(shape)}
+    seen: set[str] = set()
+    for name, _ in members:
+        if name in known and name in seen:
+            raise InvalidRequest(f"the field {name!r} comes twice")
+        seen.add(name)
+
+
+def bounded(value: int, name: str, most: int) -> int:
+    if not 0 <= value <= most:
+        raise InvalidRequest(f"{name!r} is {value}; it must lie in 0..{most}")
+    return value
+
+
+def node_filter(node: str | list[str] | None) -> tuple[bytes, ...]:
+    if node is None:
+        return ()
+    return tuple(name.encode() for name in ([node] if isinstance(node, str) else node))
+
+
+def selector(match: str | list[str] | None) -> Selector | None:
+    """The predicate over tags of a delete or a router."""
+    if match is None:
+        return None
+    if isinstance(match, str):
+        return tag_selector(match)
+    if len(match) != 3 or match[0] != "tag" or match[1] not in ("Eq", "Glob"):
+        raise InvalidRequest('tags are chosen by ["tag","Eq",value], ["tag","Glob","prefix*"] or a string')
+    if match[1] == "Eq":
+        return Selector(SelectorOp.EQ, match[2])
+    if not match[2].endswith("*"):
+        raise InvalidRequest("the value of a Glob must end in '*'")
+    return Selector(SelectorOp.GLOB, match[2][:-1])
+
+
+def tag_selector(text: str) -> Selector:
+    return Selector(SelectorOp.GLOB, text[:-1]) if text.endswith("*") else Selector(SelectorOp.EQ, text)

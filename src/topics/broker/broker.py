@@ -1,0 +1,332 @@
+"""The use cases, each a few lines over the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from topics.broker.heads import HeadRow, heads_of
+from topics.broker.history import History, Range
+from topics.broker.listing import page_of
+from topics.broker.lookups import At, RetentionPlan, TagCount, Tagged, record_at, retention_plan, tag_names
+from topics.broker.reading import Page, Query, read_page
+from topics.broker.router import pull
+from topics.broker.routing import Routing
+from topics.broker.segments import Part, SegmentList, find_part, list_segments
+from topics.broker.state import Clocks, TopicRow, TopicState, row_of, state_of
+from topics.broker.steps import Nap, Steps, asked, settled
+from topics.format.control import Selector
+from topics.format.prepared import Prepared
+from topics.host.clock import Clock
+from topics.model.config import TopicConfig, check_config
+from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.storage.append import Append
+from topics.storage.scan import check_there
+from topics.storage.store import Store
+from topics.storage.submission import Submission, WaitFirst
+from topics.storage.topic import Topic
+
+_HEADS_MS = 10
+"""How often waiting heads are looked at again: a sync tells nobody whose records it made safe."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    topic: str
+    first_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    synced: bool
+    """The answer waited for the disk."""
+    waited_ns: int
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+class Broker:
+    def __init__(self, store: Store, clock: Clock, max_routers: int = 0) -> None:
+        self.store = store
+        self.clock = clock
+        self.clocks = Clocks()
+        self.routing = Routing(store, max_routers)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def put_topic(self, name: str, config: TopicConfig) -> Steps[bool]:
+        """Create a topic, or replace the config of one that exists; True if it is new."""
+        check_topic_config(name, config)
+        wanted = config.resolved()
+
+        def ask() -> tuple[bool, Submission | None]:
+            submission = self.store.create(name, wanted)
+            if submission is not None:
+                return True, submission
+            return False, self.store.configure(name, wanted)
+
+        created, submission = yield from asked(self.store, ask)
+        yield from settled(submission)
+        if submission is not None and not created:
+            yield from self._swept_by_name(name)
+        return created
+
+    def patch_topic(self, name: str, changes: dict[str, Any]) -> Steps[TopicConfig]:
+        """Change some config fields, keep the rest."""
+
+        def ask() -> tuple[TopicConfig, Submission | None]:
+            # Merged under the lock, so that two callers who change different fields both get their way.
+            known = msgspec.to_builtins(self.store.topic(name).ordered.config)
+            if "durable" in changes and "durability" not in changes:
+                known["durability"] = None
+            try:
+                config = msgspec.convert({**known, **changes}, TopicConfig, strict=True)
+            except msgspec.ValidationError as error:
+                raise InvalidRequest(f"bad topic config: {error}") from None
+            check_topic_config(name, config)
+            config = config.resolved()
+            return config, self.store.configure(name, config)
+
+        config, submission = yield from asked(self.store, ask)
+        yield from settled(submission)
+        yield from self._swept_by_name(name)
+        return config
+
+    def drop_topic(self, name: str, if_empty: bool) -> Steps[list[str] | None]:
+        """The names of the routers that ended with it; None if there was no such topic."""
+
+        def ask() -> tuple[int, list[str], Submission | None]:
+            known = self.store.topics.get(name)
+            if known is None and name not in self.store.creating:
+                return 0, [], None  # whatever the name is: nothing to drop
+            self.store.routers.check_settled()
+            submission = self.store.drop(name, if_empty)
+            topic_id = known.id if known is not None else 0
+            return topic_id, sorted(router.name for router in self.store.routers.touching(topic_id)), submission
+
+        yield from self._swept_by_name(name)
+        topic_id, ended, submission = yield from asked(self.store, ask)
+        yield from settled(submission)
+        self.clocks.forget(topic_id)
+        return None if submission is None else ended
+
+    def state(self, name: str, touch: bool) -> Steps[TopicState]:
+        topic = yield from self._pulled(name)
+        now = self.clock.now_ms()
+        with self.store.lock:
+            if touch:
+                self.clocks.read(topic, now)
+            return state_of(self.store, topic, self.clocks, now)
+
+    def list_topics(
+        self, prefix: str, after: str | None, size: int, touch: bool, allowed: Callable[[str], bool]
+    ) -> Steps[tuple[list[TopicRow], str | None]]:
+        """A page of topics that are allowed to be seen, and the last name of it if another page follows."""
+        now = self.clock.now_ms()
+        with self.store.lock:
+            self.store.check_open()
+            names, following = page_of(self.store.topics, prefix, after, size, allowed)
+            topics = [self.store.topics[name] for name in names]
+            sweeps = [self.store.sweep(topic) for topic in topics]
+        for submission in sweeps:
+            if submission is not None and not submission.settled:
+                yield submission
+        with self.store.lock:
+            for topic in topics:
+                if touch:
+                    self.clocks.of(topic).consumed_ms = now
+            return [row_of(topic, self.clocks, now) for topic in topics], following
+
+    def exists(self, name: str) -> bool:
+        with self.store.lock:
+            self.store.check_open()
+            topic = self.store.topics.get(name)
+            return topic is not None and not topic.closing
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, name: str, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
+    ) -> Steps[Appended]:
+        """`config` is that of a topic which this append makes; None = the defaults."""
+        store = self.store
+        created = False
+        wait: Submission | None
+        while True:
+            append: Append | None = None
+            try:
+                with store.lock:
+                    known = store.topics.get(name)
+                    if known is not None and not known.closing:
+                        append = store.append(name, prepared, key)
+                        break
+                    store.check_open()
+                    if not may_create:
+                        raise TopicNotFound(name)
+                    wanted = config or TopicConfig()
+                    check_topic_config(name, wanted)
+                    wait = store.create(name, wanted.resolved())
+            except WaitFirst as first:
+                yield first.submission
+                continue
+            if wait is not None:
+                yield from settled(wait)
+                created = True
+        submission = append.submission
+        waited = 0
+        synced = False
+        if submission is not None:
+            started = self.clock.monotonic_ns()
+            yield from settled(submission)
+            waited = self.clock.monotonic_ns() - started
+            synced = submission.needs_sync
+        return Appended(name, append.first_seq, append.count, created, append.deduped, synced, waited)
+
+    def delete(self, name: str, before_seq: int | None, match: Selector | None) -> Steps[Deleted]:
+        def ask() -> tuple[Topic, Submission | None, Callable[[], int]]:
+            return self.store.topic(name), *self.store.delete(name, before_seq, match)
+
+        topic, submission, died = yield from asked(self.store, ask)
+        yield from settled(submission)
+        with self.store.lock:
+            return Deleted(name, died(), topic.earliest_seq, topic.head, topic.live, topic.bytes)
+
+    def diff(self, name: str, query: Query, wait_ms: int = 0) -> Steps[Page]:
+        """A page after the cursor; an empty one waits for the next append, up to `wait_ms`."""
+        topic = yield from self._pulled(name)
+        self.clocks.read(topic, self.clock.now_ms())
+        if not wait_ms:
+            return read_page(self.store, topic, query)
+        nap = Nap(wait_ms)
+        with self.store.lock:
+            nap.watch(topic)
+        try:
+            page = read_page(self.store, topic, query)
+            if not page.is_empty:
+                return page
+            yield nap
+        finally:
+            with self.store.lock:
+                nap.leave()
+        if not nap.woken:
+            return page
+        topic = yield from self._swept(name)
+        return read_page(self.store, topic, query)
+
+    def history(self, name: str, wanted: Range) -> Steps[History]:
+        """A range of the past, ready to be read."""
+        topic = yield from self._pulled(name)
+        self.clocks.read(topic, self.clock.now_ms())
+        with self.store.lock:
+            check_there(self.store, topic)
+            return History(self.store, topic, wanted)
+
+    def heads(
+        self, asked: dict[str, int] | None, prefix: str, exact: bool, allowed: Callable[[str], bool], wait_ms: int
+    ) -> Steps[dict[str, HeadRow]]:
+        """Where some topics stand: those asked for with their next seqs, or those whose name begins with `prefix`. With
+        `wait_ms` it waits until one of them has a safe record at its next seq."""
+        ends = self.clock.monotonic_ns() + wait_ms * 1_000_000
+        while True:
+            left_ms = max((ends - self.clock.monotonic_ns()) // 1_000_000, 0)
+            nap = Nap(min(left_ms, _HEADS_MS) if left_ms else 0)
+            with self.store.lock:
+                self.store.check_open()
+                names = asked
+                if names is None:
+                    names = {
+                        name: topic.head + 1
+                        for name, topic in self.store.topics.items()
+                        if (name == prefix if exact else name.startswith(prefix)) and allowed(name)
+                    }
+                rows, passed = heads_of(self.store, names)
+            if asked is None:
+                asked = names
+            if passed or left_ms <= 0:
+                return rows
+            yield nap
+            if nap.refused:
+                return rows
+
+    def at(self, name: str, ts: int) -> Steps[At]:
+        topic = yield from self._swept(name)
+        with self.store.lock:
+            return record_at(topic, ts)
+
+    def tagged(self, name: str, match: Selector, wanted: Range) -> Steps[History]:
+        topic = yield from self._pulled(name)
+        self.clocks.read(topic, self.clock.now_ms())
+        with self.store.lock:
+            return Tagged(self.store, topic, match, wanted)
+
+    def tag_names(self, name: str, prefix: str, limit: int) -> Steps[list[TagCount]]:
+        topic = yield from self._swept(name)
+        with self.store.lock:
+            return tag_names(self.store, topic, prefix, limit)
+
+    def retention_plan(self, name: str, changes: dict[str, int]) -> Steps[RetentionPlan]:
+        topic = yield from self._swept(name)
+        config = topic.config
+        with self.store.lock:
+            return retention_plan(
+                topic,
+                changes.get("cap_records", config.cap_records),
+                changes.get("cap_bytes", config.cap_bytes),
+                changes.get("ttl_ms", config.ttl_ms),
+                self.clock.now_ms(),
+            )
+
+    def segments(self, name: str, from_seq: int, to_seq: int | None, show_paths: bool) -> Steps[SegmentList]:
+        topic = yield from self._swept(name)
+        with self.store.lock:
+            return list_segments(self.store, topic, from_seq, to_seq, show_paths)
+
+    def segment_part(self, name: str, first_seq: int, part: str) -> Steps[Part]:
+        topic = yield from self._swept(name)
+        with self.store.lock:
+            return find_part(topic, first_seq, part)
+
+    # -- before a read -------------------------------------------------------------------------------------------------
+
+    def _pulled(self, name: str) -> Steps[Topic]:
+        """The topic, with everything that its sources had for it, and without what is too old or too much."""
+        with self.store.lock:
+            topic = self.store.topic(name)
+        yield from pull(self.store, topic)
+        return (yield from self._swept(name))
+
+    def _swept(self, name: str) -> Steps[Topic]:
+        """The topic, with what became too old or too much gone from it."""
+        with self.store.lock:
+            topic = self.store.topic(name)
+            submission = self.store.sweep(topic)
+        if submission is not None and not submission.settled:
+            yield submission  # if it fails, everything stays as it is, and the next write says why
+        return topic
+
+    def _swept_by_name(self, name: str) -> Steps[None]:
+        with suppress(TopicsError):
+            yield from self._swept(name)
+
+
+def check_topic_config(name: str, config: TopicConfig) -> None:
+    try:
+        check_config(config)
+    except InvalidRequest as error:
+        if "dead_letter" in error.message:
+            raise InvalidRequest(error.message, dead_letter=config.dead_letter) from None
+        raise
+    if config.type == "queue" and config.dead_letter == name:
+        raise InvalidRequest(f"the dead letters of queue {name!r} cannot go to itself", dead_letter=name)

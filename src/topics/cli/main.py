@@ -1,0 +1,131 @@
+"""The `topics` command: its commands, and how an error becomes a message and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from cyclopts import App, CycloptsError
+
+from topics.cli.output import Output
+from topics.model.errors import InvalidConfig, TopicsError, Unavailable
+
+FAILED: Final = 1
+USAGE: Final = 2
+LATER: Final = 3
+INTERRUPTED: Final = 130
+
+EPILOGUE: Final = """Start with `topics serve`, then `topics append orders '{"id": 1}'` and `topics read orders`.
+
+Exit status: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 not reachable or not now (try again),
+4 a file is damaged, 130 interrupted.
+"""
+
+
+def installed_version() -> str:
+    try:
+        return version("topics")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+Loaded = tuple[Callable[..., int], str]
+"""A command, and the examples for its help."""
+
+
+def _serve(described: bool) -> Loaded:
+    from topics.cli import serve
+
+    return serve.serve_command(described), serve.SERVE_EXAMPLES
+
+
+def _config(described: bool) -> Loaded:
+    from topics.cli import serve
+
+    return serve.config_command(described), serve.CONFIG_EXAMPLES
+
+
+def _remote(name: str) -> Callable[[bool], Loaded]:
+    def load(described: bool) -> Loaded:
+        from topics.cli import remote
+
+        return remote.COMMANDS[name]
+
+    return load
+
+
+def _dump(described: bool) -> Loaded:
+    from topics.cli import dump
+
+    return dump.dump, dump.EXAMPLES
+
+
+def _doctor(described: bool) -> Loaded:
+    from topics.cli import doctor
+
+    return doctor.doctor, doctor.EXAMPLES
+
+
+COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
+    "serve": _serve,
+    "config": _config,
+    **{name: _remote(name) for name in ("topics", "create", "append", "read", "info", "delete", "drop")},
+    "dump": _dump,
+    "doctor": _doctor,
+}
+
+
+def make_app(arguments: Sequence[str] = ()) -> App:
+    """The command line for these arguments. Only the named command is loaded; all of them where none is named."""
+    app = App(
+        name="topics",
+        help="A durable event log: one process, one directory, nothing acknowledged is lost.",
+        version=installed_version,
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+        help_epilogue=EPILOGUE,
+    )
+    named = [name for name in arguments[:1] if name in COMMANDS]
+    described = not {"--help", "-h"}.isdisjoint(arguments)
+    for name in named or COMMANDS:
+        command, examples = COMMANDS[name](described)
+        app.command(command, name=name, help_epilogue=examples)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status."""
+    output = Output(json="--json" in arguments)
+    try:
+        status = make_app(arguments)(
+            list(arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+        return status if isinstance(status, int) else 0
+    except CycloptsError as error:
+        output.failed("usage", f"{error} `topics --help` lists the commands, `topics COMMAND --help` their options.")
+        return USAGE
+    except InvalidConfig as error:
+        output.failed(error.code, error.message)
+        return USAGE
+    except TopicsError as error:
+        output.failed(error.code, error.message)
+        return LATER if isinstance(error, Unavailable) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. The stream is detached, so that the interpreter does not try again.
+        sys.stdout = None
+        return 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

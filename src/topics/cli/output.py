@@ -1,0 +1,112 @@
+"""Printing: the same values for people, or as JSON for programs.
+
+What comes from a server or a file is shown, never obeyed: control characters are written out, so that a record cannot
+move the cursor or change the title of somebody's terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH: Final = 10_000
+"""Lines that go into a pipe or a file are not wrapped."""
+
+
+class Output:
+    def __init__(self, json: bool = False, console: Console | None = None, errors: Console | None = None) -> None:
+        self.json = json
+        self._console = console or make_console(stderr=False)
+        self._errors = errors or make_console(stderr=True)
+
+    def fields(self, values: Mapping[str, Any]) -> None:
+        """One thing: a JSON object, or a line per field."""
+        if self.json:
+            self._raw(values)
+            return
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, value in flat(values):
+            table.add_row(Text(name, "bold"), Text(shown(value)))
+        self._console.print(table)
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], empty: str) -> None:
+        """Many things of one kind: JSON Lines, or a table. `empty` is what people read where there is none."""
+        if self.json:
+            for row in rows:
+                self._raw(row)
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*(Text(shown(row.get(column))) for column in columns))
+        if table.row_count:
+            self._console.print(table)
+        else:
+            self.note(empty)
+
+    def line(self, values: Mapping[str, Any], text: str) -> None:
+        """One of many that come over time: a JSON object on a line, or the text."""
+        if self.json:
+            self._raw(values)
+        else:
+            self._console.print(Text(visible(text)), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """For people only, beside the result."""
+        self._errors.print(Text(visible(text)), soft_wrap=True)
+
+    def failed(self, code: str, message: str) -> None:
+        if self.json:
+            self._errors.print(Text(encode({"error": {"code": code, "message": message}})), soft_wrap=True)
+        else:
+            self._errors.print(Text.assemble(("error: ", "bold red"), visible(message)), soft_wrap=True)
+
+    def progress(self, done: int, what: str) -> None:
+        """Overwrites itself; only where somebody watches."""
+        if self._errors.is_terminal:
+            self._errors.print(f"\r{done} {what}", end="", highlight=False, markup=False)
+
+    def progress_over(self) -> None:
+        if self._errors.is_terminal:
+            self._errors.print()
+
+    def _raw(self, value: Any) -> None:
+        self._console.print(Text(encode(value)), soft_wrap=True)
+
+
+def make_console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+def encode(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def shown(value: Any) -> str:
+    """A value in a table: text as it is, nothing as a dash, the rest as JSON."""
+    if value is None:
+        return "–"
+    return visible(value) if isinstance(value, str) else visible(encode(value))
+
+
+def visible(text: str) -> str:
+    """Control characters written out; line feeds and tabs too, so that a value stays in its line."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,394 @@
+"""The asynchronous client, on aiohttp. The same calls as the synchronous one, awaited; for one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from topics.client import calls, history
+from topics.client.answers import (
+    Appended,
+    Batch,
+    Configured,
+    Deleted,
+    Dropped,
+    Heads,
+    Health,
+    HistoryPage,
+    Part,
+    Ready,
+    Router,
+    RouterDropped,
+    RouterPage,
+    SegmentList,
+    TopicPage,
+    TopicState,
+    TopicSummary,
+)
+from topics.client.calls import Call
+from topics.client.history import StreamCall
+from topics.client.lines import Decoder
+from topics.client.problems import problem
+from topics.client.retry import Attempts, RetryPolicy
+from topics.client.transport import Answer, AsyncOpenAnswer, AsyncTransport, HttpRequest
+from topics.client.url import DEFAULT_URL, Place
+from topics.model.errors import TopicsError, Unreachable
+from topics.model.record import Gap, Record
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A topics server. Close it, or use it as a context manager.
+
+    Every call either returns what the server said or raises an error of `topics.model.errors`. What the server refused
+    for the moment, or did not answer, is tried again until `retry.deadline_s`, where that cannot do a thing twice. An
+    append gets an idempotency key of its own for this, unless `idempotent=False`.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        retry: RetryPolicy | None = None,
+        ca_file: str | None = None,
+        transport: AsyncTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ca_file`: PEM file of the authorities to trust instead of the system's, for `https`."""
+        place = Place.parse(url, token)
+        if transport is None:
+            from topics.client.aio_transport import SessionTransport
+
+            transport = SessionTransport(place, ca_file)
+        self.url = place.url
+        self._transport = transport
+        self._retry = retry or RetryPolicy()
+        self._sleep = sleep
+        self._now = now
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.url!r})"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def create(self, topic: str, **config: Any) -> Configured:
+        """Create a topic, or replace the config of one that exists: a field left out falls back to its default."""
+        return await self._call(calls.create(topic, config))
+
+    async def configure(self, topic: str, **changes: Any) -> Configured:
+        """Change some config fields of a topic, keep the rest."""
+        return await self._call(calls.configure(topic, changes))
+
+    async def info(self, topic: str, *, touch: bool | None = None) -> TopicState:
+        """`touch=False` leaves the topic's read clocks alone, as monitoring should."""
+        return await self._call(calls.info(topic, touch))
+
+    async def topics_page(
+        self,
+        *,
+        prefix: str | None = None,
+        page_size: int | None = None,
+        cursor: str | None = None,
+        touch: bool | None = None,
+    ) -> TopicPage:
+        return await self._call(calls.topics_page(prefix, page_size, cursor, touch))
+
+    async def topics(self, prefix: str | None = None) -> AsyncIterator[TopicSummary]:
+        """All topics by name, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.topics_page(prefix=prefix, page_size=1000, cursor=cursor)
+            for topic in page.topics:
+                yield topic
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def drop(self, topic: str, *, if_empty: bool | None = None) -> Dropped:
+        """Drop a topic, its records and every router that touches it."""
+        return await self._call(calls.drop(topic, if_empty))
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        config: Mapping[str, Any] | None = None,
+        return_seqs: bool = False,
+        disable_backpressure: bool | None = None,
+    ) -> Appended:
+        """Append a batch, all of it or nothing. Records are mappings with `data` and perhaps `tag`, `node`, `key`,
+        `meta`, `delay_ms`; bytes in `data` are JSON text. `idempotent=False` sends no key and never repeats."""
+        call = calls.append(
+            topic,
+            records,
+            node=node,
+            idempotency_key=calls.auto_key(idempotency_key, idempotent),
+            create=create,
+            config=config,
+            return_seqs=return_seqs,
+            disable_backpressure=disable_backpressure,
+        )
+        return await self._call(call)
+
+    async def append_ndjson(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        return_seqs: bool = False,
+    ) -> Appended:
+        """Append up to 100,000 records, one JSON object a line, as one batch."""
+        key = calls.auto_key(idempotency_key, idempotent)
+        call = calls.append_bulk(
+            topic, body, calls.NDJSON, node=node, idempotency_key=key, create=create, return_seqs=return_seqs
+        )
+        return await self._call(call)
+
+    async def append_arrow(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        idempotent: bool = True,
+        create: bool | None = None,
+        return_seqs: bool = False,
+    ) -> Appended:
+        """Append up to 100,000 records of an Arrow IPC stream, as one batch."""
+        key = calls.auto_key(idempotency_key, idempotent)
+        call = calls.append_bulk(
+            topic, body, calls.ARROW, node=node, idempotency_key=key, create=create, return_seqs=return_seqs
+        )
+        return await self._call(call)
+
+    async def diff(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        node: str | list[str] | None = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        include_keys: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+        epoch: int | None = None,
+    ) -> Batch:
+        """What comes after `from_seq`. With `wait_ms` and nothing there, the server waits for an append."""
+        call = calls.diff(
+            topic,
+            from_seq=from_seq,
+            limit=limit,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            include_keys=include_keys,
+            wait_ms=wait_ms,
+            max_batch_bytes=max_batch_bytes,
+            epoch=epoch,
+        )
+        return await self._call(call)
+
+    async def read(
+        self, topic: str, from_seq: int = 0, *, follow: bool = False, limit: int = 1000
+    ) -> AsyncIterator[Record | Gap]:
+        """Records after `from_seq` and a Gap where some were lost: up to the head, or with `follow` for ever."""
+        while True:
+            batch = await self.diff(topic, from_seq, limit=limit, wait_ms=calls.WAIT_MS_MAX if follow else 0)
+            for item in batch.items():
+                yield item
+            from_seq = batch.next_from_seq
+            if batch.caught_up and not follow:
+                return
+
+    async def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
+        """Delete records below a seq, with a tag (`p*` = by prefix), or both. By tag alone it is never repeated."""
+        return await self._call(calls.delete(topic, before_seq, tag))
+
+    # -- history -------------------------------------------------------------------------------------------------------
+
+    async def records_page(self, topic: str, **wanted: Unpack[history.Range]) -> HistoryPage:
+        return await self._call(history.page(topic, **wanted))
+
+    async def records(self, topic: str, **wanted: Unpack[history.Range]) -> AsyncRecordStream[Record | Gap]:
+        """A topic's past, streamed: a snapshot up to the head of this moment. StreamCut if it breaks on the way."""
+        return await self._open(history.lines(topic, **wanted))
+
+    async def records_arrow(self, topic: str, **wanted: Unpack[history.Range]) -> AsyncRecordStream[bytes]:
+        """The same as pieces of an Arrow IPC stream."""
+        return await self._open(history.arrow(topic, **wanted))
+
+    async def segments(self, topic: str, *, from_seq: int | None = None, to_seq: int | None = None) -> SegmentList:
+        return await self._call(history.segments(topic, from_seq, to_seq))
+
+    async def segment_part(
+        self,
+        topic: str,
+        first_seq: int,
+        part: str,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> Part:
+        """Bytes `start` to `end` (exclusive) of a segment's file; GenerationChanged if its etag is not `if_match`."""
+        return await self._call(history.segment_part(topic, first_seq, part, start=start, end=end, if_match=if_match))
+
+    # -- routers -------------------------------------------------------------------------------------------------------
+
+    async def create_router(self, router: str, source: str, dest: str, **options: Any) -> Router:
+        return await self._call(calls.create_router(router, source, dest, options))
+
+    async def router(self, router: str) -> Router:
+        return await self._call(calls.router(router))
+
+    async def routers_page(
+        self,
+        *,
+        prefix: str | None = None,
+        source: str | None = None,
+        dest: str | None = None,
+        page_size: int | None = None,
+        cursor: str | None = None,
+    ) -> RouterPage:
+        return await self._call(calls.routers_page(prefix, source, dest, page_size, cursor))
+
+    async def routers(
+        self, *, prefix: str | None = None, source: str | None = None, dest: str | None = None
+    ) -> AsyncIterator[Router]:
+        cursor: str | None = None
+        while True:
+            page = await self.routers_page(prefix=prefix, source=source, dest=dest, page_size=1000, cursor=cursor)
+            for router in page.routers:
+                yield router
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def drop_router(self, router: str) -> RouterDropped:
+        return await self._call(calls.drop_router(router))
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    async def heads(
+        self, topics: Mapping[str, int] | None = None, *, pattern: str | None = None, wait_ms: int = 0
+    ) -> Heads:
+        """Heads of several topics at one instant: `{name: next_seq}`, or a pattern such as `orders.*`."""
+        return await self._call(calls.heads(topics, pattern, wait_ms))
+
+    async def health(self) -> Health:
+        return await self._call(calls.health())
+
+    async def ready(self) -> Ready:
+        """NotReady while the server replays its log; asked once, not repeated."""
+        return await self._call(calls.ready())
+
+    async def metrics(self) -> str:
+        """Prometheus text."""
+        return await self._call(calls.metrics())
+
+    async def metrics_json(self) -> dict[str, Any]:
+        return await self._call(calls.metrics_json())
+
+    async def openapi(self) -> dict[str, Any]:
+        return await self._call(calls.openapi())
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    async def _call(self, call: Call[T]) -> T:
+        answer = await self._try(lambda timeout_s: self._sent(call.request, timeout_s), call.safe, call.extra_s)
+        return call.read(answer)
+
+    async def _open(self, call: StreamCall[T]) -> AsyncRecordStream[T]:
+        opened = await self._try(lambda timeout_s: self._opened(call.request, timeout_s), True, 0.0)
+        return AsyncRecordStream(opened, call.decoder())
+
+    async def _try(self, attempt: Callable[[float], Awaitable[T]], safe: bool, extra_s: float) -> T:
+        attempts = Attempts(self._retry, safe=safe, extra_s=extra_s, now=self._now, chance=random.random)
+        while True:
+            try:
+                return await attempt(attempts.next_timeout_s())
+            except TopicsError as error:
+                pause_s = attempts.pause_s(error)
+                if pause_s is None:
+                    raise
+            await self._sleep(pause_s)
+
+    async def _sent(self, request: HttpRequest, timeout_s: float) -> Answer:
+        answer = await self._transport.send(request, timeout_s)
+        if answer.status >= 300:
+            raise problem(answer)
+        return answer
+
+    async def _opened(self, request: HttpRequest, timeout_s: float) -> AsyncOpenAnswer:
+        opened = await self._transport.open(request, timeout_s)
+        if opened.status < 300:
+            return opened
+        try:
+            body = [piece async for piece in opened.pieces()]
+            raise problem(Answer(opened.status, opened.headers, b"".join(body)))
+        finally:
+            await opened.close()
+
+
+class AsyncRecordStream(AsyncIterator[T]):
+    """The items of a streamed answer. Leaving it early is fine: close it, or use it as a context manager."""
+
+    def __init__(self, opened: AsyncOpenAnswer, decoder: Decoder[T]) -> None:
+        self._opened = opened
+        self._decoder = decoder
+        self._items = self._read()
+
+    async def _read(self) -> AsyncIterator[T]:
+        try:
+            async for piece in self._opened.pieces():
+                for item in self._decoder.feed(piece):
+                    yield item
+            self._decoder.finish()
+        except Unreachable as error:
+            raise self._decoder.cut(error.message) from error
+        finally:
+            await self._opened.close()
+
+    async def __anext__(self) -> T:
+        return await anext(self._items)
+
+    async def close(self) -> None:
+        await self._opened.close()
+
+    async def __aenter__(self) -> AsyncRecordStream[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

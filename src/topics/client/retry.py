@@ -1,0 +1,72 @@
+"""What is tried again, and when: pure decisions, for both clients.
+
+Only a *safe* call is repeated: one that has the same effect whether it arrives once or twice. It is repeated when the
+server said "later" (429, 503) or nothing at all, never sooner than `Retry-After` asks, and never past the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from topics.model.errors import InvalidRequest, TopicsError, Unreachable
+
+STATUSES: Final = frozenset({429, 503})
+TRY_S_MIN: Final = 0.05
+"""Less time than this is not worth a try."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    deadline_s: float = 30.0
+    """For one call with all its repetitions; a long poll gets its wait on top."""
+    attempts_max: int = 10
+    """Tries in all; 1 = never again."""
+    backoff_s: float = 0.1
+    """Bound of the first pause; each further one doubles it. The pause itself is drawn evenly below the bound, so that
+    clients who failed together do not return together."""
+    backoff_s_max: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.deadline_s <= 0 or self.attempts_max < 1 or self.backoff_s < 0 or self.backoff_s_max < 0:
+            raise InvalidRequest(f"{self} makes no sense: deadline above 0, at least one attempt, no negative pause")
+
+
+class Attempts:
+    """The tries of one call."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        safe: bool,
+        extra_s: float,
+        now: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._policy = policy
+        self._safe = safe
+        self._now = now
+        self._chance = chance
+        """Evenly from 0 to 1."""
+        self._made = 0
+        self._deadline = now() + policy.deadline_s + extra_s
+
+    def next_timeout_s(self) -> float:
+        """Begin a try; how long it may take."""
+        self._made += 1
+        return max(self._deadline - self._now(), TRY_S_MIN)
+
+    def pause_s(self, error: TopicsError) -> float | None:
+        """How long to wait before the next try; None if this error is the answer."""
+        if not self._safe or self._made >= self._policy.attempts_max:
+            return None
+        if not isinstance(error, Unreachable) and error.facts.get("status") not in STATUSES:
+            return None
+        bound = min(self._policy.backoff_s_max, self._policy.backoff_s * 2.0 ** (self._made - 1))
+        pause = self._chance() * bound
+        asked = error.facts.get("retry_after_s")
+        if asked is not None:
+            pause += asked
+        return pause if self._now() + pause + TRY_S_MIN <= self._deadline else None

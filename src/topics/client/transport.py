@@ -1,0 +1,96 @@
+"""What a client needs of an HTTP library: send a request, get the answer, whole or piece by piece.
+
+A transport knows nothing of topics. It raises one error, `Unreachable`, for whatever kept an answer from arriving, and
+`StreamCut` where a body ended before its announced end. It follows no redirect: the token is for this server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from topics.model.errors import Unreachable
+
+CONNECT_S_MAX: Final = 5.0
+"""A server that does not take the connection in this time is tried again, or given up, sooner than one that thinks."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""Size of the pieces in which a streamed body is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    method: str
+    target: str
+    """Path and query, encoded, as they stand in the request line."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes = field(repr=False)
+
+
+class OpenAnswer(Protocol):
+    """An answer whose body is read piece by piece. Close it, read to its end or not."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def pieces(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    def send(self, request: HttpRequest, timeout_s: float) -> Answer: ...
+
+    def open(self, request: HttpRequest, timeout_s: float) -> OpenAnswer:
+        """Like `send`, but the body is still to be read; `timeout_s` bounds the head, then each silence."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AsyncOpenAnswer(Protocol):
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def pieces(self) -> AsyncIterator[bytes]: ...
+
+    async def close(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    """The same, awaited."""
+
+    async def send(self, request: HttpRequest, timeout_s: float) -> Answer: ...
+
+    async def open(self, request: HttpRequest, timeout_s: float) -> AsyncOpenAnswer: ...
+
+    async def close(self) -> None: ...
+
+
+def unreachable(url: str, error: BaseException) -> Unreachable:
+    return Unreachable(f"no answer from {url}: {why(error)}", url=url)
+
+
+def why(error: BaseException) -> str:
+    """The innermost reason, in words; the libraries wrap it several times, with their own objects in the text."""
+    inner: BaseException = error
+    while (cause := inner.__cause__ or inner.__context__) is not None:
+        inner = cause
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror
+    return str(inner) or type(inner).__name__

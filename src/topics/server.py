@@ -1,0 +1,184 @@
+"""The server process: wires store, pump, application and listener, and takes them down in order.
+
+The port opens at once and answers 503 `not_ready` while recovery runs in a thread. A stop answers parked long polls,
+lets what is under way end, and closes the store with a clean checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from os.path import abspath
+
+import uvloop
+
+from topics.api.app import Application, AppOptions
+from topics.api.auth import check_bind, is_loopback
+from topics.api.listener import Listener, serve
+from topics.api.options import TlsOptions
+from topics.api.pump import Pump
+from topics.api.service import Service
+from topics.broker.broker import Broker
+from topics.config import Config
+from topics.host.clock import Clock, SteadyClock, SystemClock
+from topics.host.fs import Fs, OsFs, replace_file
+from topics.host.ids import SystemIds
+from topics.model.errors import InvalidConfig, StorageError, TopicsError
+from topics.rules.steady import Steady
+from topics.storage.opening import open_store
+from topics.storage.store import Store
+
+log = logging.getLogger("topics.server")
+
+GRACE_S = 8.0
+"""What requests under way get to end; the closing checkpoint comes after it, and both fit into ten seconds."""
+_READ_THREADS = 4
+_GC_THRESHOLD = 50_000
+"""Requests make few cycles; looking for them often costs more than they hold."""
+
+
+def run(config: Config) -> int:
+    """Serve until a signal; the exit status."""
+    if not __debug__:
+        print("topics: python -O removes the checks this server relies on; start it without -O", file=sys.stderr)
+        return 2
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    try:
+        return uvloop.run(_serve(config))
+    except (InvalidConfig, StorageError) as error:
+        print(f"topics: {error.message}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        host, port = config.server.address
+        print(f"topics: cannot listen on {host}:{port}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What was started, in that order."""
+
+    app: Application
+    listener: Listener
+    pump: Pump | None = None
+    readers: ThreadPoolExecutor | None = None
+
+
+async def _serve(config: Config) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    host, port = config.server.address
+    check_bind(host, config.security.api_keys, allow_insecure=config.security.allow_insecure_no_auth)
+    clock = SystemClock()
+    parts = _Parts(*await _listen(config, host, port, clock))
+    loop.add_signal_handler(signal.SIGHUP, _reload, parts.listener)
+    try:
+        await _open(config, parts, clock)
+        _announce(config, parts, OsFs())
+        await stop.wait()
+    finally:
+        await _close(parts)
+    return 0
+
+
+async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[Application, Listener]:
+    security, limits = config.security, config.limits
+    local = is_loopback(host)
+    hosts = (*security.allowed_hosts, host) if local or security.allowed_hosts else None
+    options = AppOptions(
+        version=own_version(),
+        keyring=security.api_keys,
+        max_body_bytes=limits.max_body_bytes,
+        max_inflight_per_key=limits.max_inflight_per_key,
+        probe_auth=security.probe_auth,
+        hosts=hosts,
+    )
+    app = Application(options, clock)
+    tls = None
+    if config.server.tls_cert is not None and config.server.tls_key is not None:
+        tls = TlsOptions(config.server.tls_cert, config.server.tls_key)
+    return app, await serve(app, host, port, tls=tls)
+
+
+async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
+    loop = asyncio.get_running_loop()
+    lock = threading.Lock()
+    steady = SteadyClock(clock, Steady())
+    started = clock.monotonic_ns()
+
+    def recover() -> Store:
+        return open_store(OsFs(), abspath(config.server.data_dir), config.store, steady, SystemIds(), lock)
+
+    store = await asyncio.to_thread(recover)
+    for line in store.report:
+        log.warning("recovery: %s", line)
+    store.ledger.bytes_max = config.limits.max_total_bytes
+    parts.pump = Pump(store, lock, loop)
+    parts.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="topics-read")
+    shown = config.security.show_paths
+    host, _ = config.server.address
+    service = Service(
+        Broker(store, steady, config.limits.max_routers),
+        parts.pump,
+        clock,
+        loop,
+        parts.readers,
+        show_paths=is_loopback(host) if shown is None else shown,
+        started_ns=started,
+        recovery_ms=(clock.monotonic_ns() - started) / 1e6,
+        connections=lambda: parts.listener.connections,
+    )
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    parts.app.service = service
+
+
+def _announce(config: Config, parts: _Parts, fs: Fs) -> None:
+    host, _ = config.server.address
+    address = f"[{host}]:{parts.listener.port}" if ":" in host else f"{host}:{parts.listener.port}"
+    scheme = "http" if config.server.tls_cert is None else "https"
+    keys = "keys are set" if config.security.api_keys.on else "no keys: anyone on this machine may do anything"
+    print(
+        f"topics {own_version()} serves {abspath(config.server.data_dir)} at {scheme}://{address} "
+        f"(new topics are of class disk; {keys}). Try: curl {scheme}://{address}/v0/topics",
+        flush=True,
+    )
+    if config.server.port_file is not None:
+        replace_file(fs, abspath(config.server.port_file), address.encode())
+
+
+async def _close(parts: _Parts) -> None:
+    parts.app.stopping = True
+    if parts.pump is not None:
+        parts.pump.stop_waiting()
+    await parts.listener.stop(GRACE_S)
+    if parts.pump is not None:
+        await asyncio.to_thread(parts.pump.close)
+    if parts.readers is not None:
+        parts.readers.shutdown(wait=False, cancel_futures=True)
+
+
+def _reload(listener: Listener) -> None:
+    try:
+        listener.reload_tls()
+    except (OSError, TopicsError) as error:
+        log.warning("the certificate was not read again, the old one stays: %s", error)
+
+
+def own_version() -> str:
+    try:
+        return version("topics")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,64 @@
+"""Reading on and on: plan under the lock, fetch without it, and the truth about files that go away meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topics.model.errors import StorageError, TopicNotFound
+from topics.model.record import Gap
+from topics.storage.reader import FrameBatch, Slice, fetch, plan
+from topics.storage.store import Store
+from topics.storage.topic import Topic
+from topics.storage.walfile import WalFile
+
+
+def scan(
+    store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int
+) -> Iterator[FrameBatch | Gap]:
+    """Verified batches of the seqs after `cursor` and below `end`, and a Gap wherever some were lost."""
+    while True:
+        with store.lock:
+            check_there(store, topic)
+            part = plan(topic, cursor, end, count_max)
+        if part is None:
+            return
+        if isinstance(part, Gap):
+            cursor = part.gap_to
+            yield part
+            continue
+        try:
+            for item in fetch(store.handles, part, bytes_max):
+                if isinstance(item, Gap):
+                    if _moved(store, topic, part, item.gap_from):
+                        break
+                    cursor = item.gap_to
+                else:
+                    cursor = item.first_seq + item.count - 1
+                yield item
+        except FileNotFoundError as error:
+            _explain_missing(store, topic, part, error)
+        except OSError as error:
+            raise StorageError(f"topic {topic.name!r} cannot be read: {error}", path=error.filename) from error
+
+
+def check_there(store: Store, topic: Topic) -> None:
+    store.check_open()
+    if store.by_id.get(topic.id) is not topic:
+        raise TopicNotFound(topic.name)
+
+
+def _moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
+    """True if the record left the WAL while it was read there: the file may have been recycled since."""
+    if not isinstance(part.source, WalFile):
+        return False
+    with store.lock:
+        return topic.copied >= seq or seq in topic.dead
+
+
+def _explain_missing(store: Store, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
+    """A file that was dropped while it was read is no trouble; any other absent one is."""
+    with store.lock:
+        check_there(store, topic)
+        again = plan(topic, part.first_seq - 1, part.first_seq + 1, 1)
+    if isinstance(again, Slice) and again.segment is not None and part.segment is not None:
+        raise StorageError(f"a segment of topic {topic.name!r} is missing: {error}", path=error.filename) from error

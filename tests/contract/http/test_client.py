@@ -1,0 +1,84 @@
+"""The same contract through our own client."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.contract.http.live import ServerProcess
+from topics.client import Client
+from topics.model.errors import InvalidRequest, Recreated, TopicFull, TopicNotEmpty, TopicNotFound
+from topics.model.record import Gap, Record
+
+
+@pytest.fixture
+def client(live_server: ServerProcess) -> Iterator[Client]:
+    with Client(f"http://{live_server.host}:{live_server.port}") as client:
+        yield client
+
+
+def test_topics_are_made_changed_listed_and_dropped(client: Client, topic: str) -> None:
+    assert client.create(topic, durability="fsync").created is True
+    assert client.configure(topic, cap_records=5).config.cap_records == 5
+    assert client.info(topic).config.durability == "fsync"
+    assert topic in [row.topic for row in client.topics(prefix=topic)]
+    client.append(topic, [{"data": 1}])
+    with pytest.raises(TopicNotEmpty):
+        client.drop(topic, if_empty=True)
+    assert client.drop(topic).deleted is True
+    with pytest.raises(TopicNotFound):
+        client.info(topic)
+
+
+def test_records_go_in_and_come_out(client: Client, topic: str) -> None:
+    done = client.append(topic, [{"data": {"n": number}, "tag": "t", "key": "k"} for number in range(10)])
+    assert (done.first_seq, done.last_seq, done.created) == (1, 10, True)
+    assert client.append_ndjson(topic, b'{"data":10}\n{"data":11}\n').count == 2
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, pa.schema([("data", pa.utf8())])) as writer:
+        writer.write_table(pa.table({"data": ["12"]}))
+    assert client.append_arrow(topic, sink.getvalue()).last_seq == 13
+    batch = client.diff(topic, limit=5)
+    assert [record.seq for record in batch.records] == [1, 2, 3, 4, 5]
+    assert len([item for item in client.read(topic) if isinstance(item, Record)]) == 13
+    assert [item.seq for item in client.records(topic, from_seq=12) if isinstance(item, Record)] == [12, 13]
+    assert [item.seq for item in client.records_page(topic, key="k").items if isinstance(item, Record)][-1] == 10
+    table = pa.ipc.open_stream(io.BytesIO(b"".join(client.records_arrow(topic)))).read_all()
+    assert table.num_rows == 14
+    assert client.delete(topic, tag="t").deleted == 10
+
+
+def test_loss_comes_as_a_gap(client: Client, topic: str) -> None:
+    client.create(topic, cap_records=2)
+    client.append(topic, [{"data": number} for number in range(5)])
+    items = list(client.read(topic))
+    assert items[0] == Gap(1, 3, "cap")
+    with client.records(topic, from_seq=1) as stream:
+        assert isinstance(next(stream), Gap)
+
+
+def test_errors_come_as_their_own_classes(client: Client, topic: str) -> None:
+    client.create(topic, discard="reject", cap_records=1)
+    client.append(topic, [{"data": 1}])
+    with pytest.raises(TopicFull) as full:
+        client.append(topic, [{"data": 2}])
+    assert full.value.facts["head_seq"] == 1
+    with pytest.raises(InvalidRequest):
+        client.create("not a name!")
+    with pytest.raises(Recreated):
+        client.records_page(topic, epoch=99_999)
+
+
+def test_segments_heads_and_probes_are_understood(client: Client, topic: str) -> None:
+    client.append(topic, [{"data": 1}])
+    assert client.heads({topic: 1}).topics[topic].head_seq == 1
+    listed = client.segments(topic)
+    assert (listed.head_seq, listed.tail and listed.tail.to_seq) == (1, 2)
+    assert client.health().status == "ok"
+    assert client.ready().topics >= 1
+    assert "topics_topics" in client.metrics()
+    assert client.metrics_json()["ready"] is True
+    assert client.openapi()["openapi"].startswith("3.1")

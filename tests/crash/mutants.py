@@ -1,0 +1,159 @@
+"""Our own engine with one mistake each: the simulation has to find every one of them.
+
+A mutant is a patch of the running engine, applied and undone around a seed. `python -m tests.crash.mutants` measures
+how many seeds see each of them; the table is in docs/internals/testing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.crash import mistakes
+from tests.crash.simulation import run_seed
+
+
+@dataclass(frozen=True)
+class Mutant:
+    apply: Callable[[mistakes.Patches], None]
+    aim: dict[str, Any] = field(default_factory=dict)
+    """Options that lead the simulation to where the mistake matters; the seeds of `make test` draw them by chance."""
+
+    @property
+    def name(self) -> str:
+        return self.apply.__name__.replace("_", " ")
+
+
+_BUSY = {"checkpoint_rate": 0.3, "clean_rate": 0.0}
+_FALLBACK = {"fallback_rate": 0.7, "checkpoint_rate": 0.2}
+_FAULTS = {"fault_rate": 1.0, "power_rate": 1.0, "clean_rate": 0.0}
+_WAL_SYNCS = (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/"))
+_DISK = {"durabilities": ("disk",), "power_rate": 1.0}
+
+MUTANTS = [
+    Mutant(mistakes.no_fsync, {"power_rate": 1.0}),
+    Mutant(mistakes.ack_before_sync, {"power_rate": 1.0, "durabilities": ("fsync",)}),
+    Mutant(mistakes.no_directory_sync, {"power_rate": 1.0}),
+    Mutant(
+        mistakes.retry_after_failed_fsync, {**_FAULTS, "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/"))}
+    ),
+    Mutant(mistakes.publish_before_durable, {"preempt_rate": 0.3, "durabilities": ("fsync",)}),
+    Mutant(mistakes.torn_tail_kept, {"power_rate": 1.0, "batch_max": 8}),
+    Mutant(mistakes.floor_not_logged, {"caps": True, "checkpoint_rate": 0.0}),
+    Mutant(mistakes.skip_by_head_of_the_snapshot, _BUSY),
+    Mutant(mistakes.range_sync_over_unsynced_bytes),
+    Mutant(mistakes.append_after_zeros_without_a_new_file),
+    Mutant(
+        mistakes.recycled_file_not_zeroed,
+        {
+            # A record is as long as two marks of a checkpoint, so that old frames often begin where new ones end.
+            "equal_sizes": True,
+            "payload_max": 63,
+            "batch_max": 1,
+            "evidence_ms": 1 << 30,
+            "wal_file_bytes": 4096,
+            "wal_shards": (1,),
+            "topics": 2,
+            "durabilities": ("memory",),
+            "caps": False,
+            "deletes": False,
+            "keys": False,
+            "drops": True,
+            "config_changes": False,
+            "checkpoint_rate": 0.1,
+            "operations": 80,
+            "lives": 6,
+        },
+    ),
+    Mutant(mistakes.replay_by_name, {"drops": True, "topics": 1, "checkpoint_rate": 0.0}),
+    Mutant(
+        mistakes.trim_by_the_newest_snapshot, {**_FALLBACK, "wal_file_bytes": 4096, "batch_max": 8, "payload_max": 700}
+    ),
+    Mutant(mistakes.second_fsync_of_data_believed, {**_FAULTS, "faults": (("sync", "EIO", ".data"),), **_BUSY}),
+    Mutant(mistakes.delete_without_bound, {"deletes": True, "checkpoint_rate": 0.0}),
+    Mutant(mistakes.lost_range_not_logged, _DISK),
+    Mutant(mistakes.idempotency_key_not_logged, {"keys": True, "checkpoint_rate": 0.0}),
+    Mutant(mistakes.batch_bit_ignored, {"power_rate": 1.0, "batch_max": 30}),
+    Mutant(mistakes.unlink_before_manifest, {"deletes": True, "segment_max_events": 2, "checkpoint_rate": 0.3}),
+    Mutant(mistakes.zeros_taken_as_a_clean_end, {"rot_rate": 0.7, "evidence_ms": 0}),
+    Mutant(mistakes.snapshot_captured_after_the_mark, _BUSY),
+    Mutant(mistakes.append_to_an_old_file_after_a_clean_stop, {"clean_rate": 0.5, "mid_call_rate": 0.0}),
+    Mutant(mistakes.boot_identity_stored_at_open, {**_DISK, "power_rate": 0.5, "open_crash_rate": 0.7}),
+    Mutant(
+        mistakes.trusted_length_applied_to_a_pair_sealed_since,
+        {"segment_max_events": 5, "checkpoint_rate": 0.3, "fallback_rate": 0.5},
+    ),
+]
+
+
+@contextmanager
+def mutated(mutant: Mutant) -> Iterator[None]:
+    patches = mistakes.Patches()
+    try:
+        mutant.apply(patches)
+        yield
+    finally:
+        patches.undo()
+
+
+def sees(mutant: Mutant, seed: int, aimed: bool = True) -> bool:
+    """Whether this seed finds the mistake."""
+    with mutated(mutant):
+        try:
+            run_seed(seed, mutant.aim if aimed else None)
+        except Exception:
+            return True
+    return False
+
+
+def hunt(mutant: Mutant, first: int, seeds: int) -> int | None:
+    """How many seeds it takes to find the mistake; None if that many do not."""
+    return next((count for count in range(1, seeds + 1) if sees(mutant, first + count - 1)), None)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def _measure(task: tuple[int, int, int, bool]) -> list[bool]:
+    index, start, seeds, aimed = task
+    return [sees(MUTANTS[index], seed, aimed) for seed in range(start, start + seeds)]
+
+
+def _median_wait(seen: list[bool]) -> str:
+    """The median number of seeds until one sees the mistake, of the waits in this run."""
+    waits, waited = [], 0
+    for hit in seen:
+        waited += 1
+        if hit:
+            waits.append(waited)
+            waited = 0
+    return f"{statistics.median(waits):g}" if waits else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--aimed", type=int, default=60, help="seeds per mutant with its own options (default 60)")
+    parser.add_argument("--drawn", type=int, default=150, help="seeds per mutant as make test draws them (default 150)")
+    parser.add_argument("--start", type=int, default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    kinds = ((True, given.aimed), (False, given.drawn))
+    tasks = [(index, given.start, seeds, aimed) for index in range(len(MUTANTS)) for aimed, seeds in kinds]
+    print("| mutant | aimed: share of seeds | median seed | drawn: share of seeds | median seed |")
+    print("|---|--:|--:|--:|--:|")
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        results = pool.imap(_measure, tasks)
+        for mutant in MUTANTS:
+            columns = []
+            for seen in (next(results), next(results)):
+                columns.append(f"{100 * sum(seen) / len(seen):.1f} % | {_median_wait(seen)}")
+            print(f"| {mutant.name} | {' | '.join(columns)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

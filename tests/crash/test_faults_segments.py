@@ -1,0 +1,340 @@
+"""The fault catalogue, segments: copying, sealing, flags, and what is found of them at start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.crash.life import ROOT, Life
+from topics.format.control import Selector, SelectorOp
+from topics.format.segment import DELETED, ENTRY, decode_segment_frame
+from topics.model.errors import CorruptFile, StorageError
+from topics.storage.reader import scrub
+from topics.testing.faults import Fault
+
+DIRECTORY = f"{ROOT}/topics/00000001"
+
+
+def segment(first: int, part: str) -> str:
+    return f"{DIRECTORY}/seg-{first:016d}.{part}"
+
+
+def sealed_store(**options: Any) -> Life:
+    """Two sealed segments (1..3, 4..6), an active pair (7) and a record in the WAL (8)."""
+    life = Life(**{"segment_max_events": 3, **options})
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 7, "x")
+    life.store.checkpoint()
+    life.append("a", 1)
+    return life
+
+
+def rewrite(life: Life, path: str, data: bytes) -> None:
+    file = life.disk.open(path, write=True, create=True)
+    file.truncate(0)
+    file.write_at(0, [data])
+    file.sync()
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "open", "rename", "mkdir", "sync_dir", "truncate"])
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_a_copy_that_fails_changes_nothing_and_is_done_again(call: str, error: str) -> None:
+    """F-SEG-EIO-DATA-WRITE, F-SEG-ENOSPC-SEAL, F-SEG-PUT-OVERWRITE-IDEMPOTENT: the WAL has the records until then."""
+    life = Life(segment_max_events=3)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 5, "x")
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault(call, 1, error, forever=True, path="/topics"))
+    done = life.store.checkpoint()
+    assert done == (call == "truncate"), "nothing is truncated by a first copy"
+    assert life.seqs("a") == [1, 2, 3, 4, 5]
+    life.append("a", 2)
+    fs.heal()
+    assert life.store.checkpoint()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7]
+    life.power_cut()
+    life.reopen()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_second_sync_of_data_is_not_believed() -> None:
+    """3.3 failed fsync is final: after a failed sync every byte is written again before another sync counts."""
+    life = Life(segment_max_events=100)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 3)
+    life.store.checkpoint()
+    life.append("a", 3)
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault("sync", 1, "EIO", path=".data"))
+    assert not life.store.checkpoint()
+    for _ in range(3):
+        assert life.store.checkpoint()
+        life.append("a", 1)
+    life.disk.power_cut(mode="all_lost")
+    life.power_cut()
+    life.reopen()
+
+
+@pytest.mark.parametrize("lost", ["idx", "tags", "idx.tmp"])
+def test_a_lost_derived_file_is_made_again(lost: str) -> None:
+    """F-SEG-CRASH-AFTER-DATA-BEFORE-IDX, F-SEG-CRASH-IDX-TMP-NOT-RENAMED, F-SEG-DATA-WITHOUT-IDX-LISTED, I8."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    for first in (1, 4, 7):
+        path = segment(first, lost)
+        if life.disk.exists(path):
+            life.disk.remove(path)
+    rewrite(life, segment(1, "idx.tmp"), b"half")
+    life.reopen()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8]
+    life.delete("a", tag="x")
+    assert life.seqs("a") == [8]
+    assert not life.disk.exists(segment(1, "idx.tmp"))
+
+
+def test_a_lone_index_is_not_listed_and_goes() -> None:
+    """F-SEG-IDX-WITHOUT-DATA: what MANIFEST does not list is nobody's."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    rewrite(life, segment(50, "idx"), b"\0" * 20)
+    rewrite(life, segment(60, "data"), b"junk")
+    life.reopen()
+    assert not life.disk.exists(segment(50, "idx"))
+    assert not life.disk.exists(segment(60, "data"))
+
+
+@pytest.mark.parametrize("part", ["data", "tail"])
+def test_a_segment_shorter_than_its_trusted_length_refuses(part: str) -> None:
+    """F-SEG-TORN-DATA-FRAME, F-METADATA-VS-DATA-REORDER: named, never served shorter."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    path = segment(1 if part == "data" else 7, "data")
+    file = life.disk.open(path, write=True)
+    file.truncate(file.size() - 1)
+    file.sync()
+    with pytest.raises(CorruptFile) as caught:
+        life.open()
+    assert caught.value.path == path
+
+
+def test_a_missing_segment_with_live_records_refuses_and_salvage_says_what_is_lost() -> None:
+    """3.3 lost file: strict refuses; salvage reports a range of reason corrupt, and counts stay true."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    life.disk.remove(segment(4, "data"))
+    with pytest.raises(CorruptFile) as caught:
+        life.open()
+    assert caught.value.path == segment(4, "data")
+    life.open(recovery="salvage")
+    assert life.seqs("a") == [1, 2, 3, 7, 8]
+    assert life.gaps("a") == [(4, 6, "corrupt")]
+    topic = life.store.topic("a")
+    assert (topic.live, topic.bytes) == (5, 5 * 8)
+    life.kill()
+    life.open(recovery="strict")
+    assert life.gaps("a") == [(4, 6, "corrupt")]
+
+
+@pytest.mark.parametrize("first", [1, 7])
+def test_a_rotten_frame_is_a_gap_of_its_seq_alone(first: int) -> None:
+    """F-SEG-CRC-CORRUPT-DATA, 3.2 h: never null, never a silent skip; the scrub names file and offset."""
+    life = Life(segment_max_events=6)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 9)
+    life.store.checkpoint()
+    life.kill()
+    size = decode_segment_frame(data := life.disk.read(segment(first, "data")), 0, len(data)).end
+    life.disk.corrupt(segment(first, "data"), size + 30)
+    life.open()
+    rotten = first + 1
+    assert life.gaps("a") == [(rotten, rotten, "corrupt")]
+    assert life.seqs("a") == [seq for seq in range(1, 10) if seq != rotten]
+    if first == 1:
+        found = scrub(life.store.fs, life.store.handles, life.store.topic("a"))
+        assert [error.path for error in found] == [segment(1, "data")]
+
+
+def test_an_index_that_points_outside_is_not_followed() -> None:
+    """F-SEG-IDX-TORN-STRIDE, F-SEG-IDX-OFFSET-PAST-DATA: MANIFEST's hash fails, and `.data` tells."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    whole = life.disk.read(segment(1, "idx"))
+    rewrite(life, segment(1, "idx"), whole[:-7])
+    rewrite(life, segment(4, "idx"), ENTRY.pack(0xFFFF_0000, 500, 1, 0, b"\0\0\0") * 3)
+    life.reopen()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_an_error_while_an_index_is_read_is_said_and_passes() -> None:
+    """F-REC-IDX-BULKLOAD-EIO, 3.3 EIO on read: the error names the file; other topics serve; the process lives."""
+    life = sealed_store()
+    life.create("b", durability="fsync")
+    life.append("b", 1)
+    life.close()
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault("map", 1, "EIO", path=".idx"))
+    with pytest.raises(StorageError) as caught:
+        life.seqs("a")
+    assert ".idx" in caught.value.path
+    assert life.seqs("b") == [1]
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("error", ["EMFILE", "ENFILE"])
+def test_a_lack_of_descriptors_hurts_nothing_for_long(error: str) -> None:
+    """3.3 fd exhaustion: cached files are let go and the open is tried again; no append is lost."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault("open", 1, error, path="/topics"))
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8]
+    fs.add(Fault("open", 1, error, forever=True))
+    life.append("a", 1)
+    assert not life.store.checkpoint()
+    fs.heal()
+    assert life.store.checkpoint()
+    life.power_cut()
+    life.reopen()
+
+
+def test_deleted_records_are_flagged_exactly_and_by_one_sync_per_file() -> None:
+    """F-SEG-DELFLIP-PARTIAL-PER-RECORD, 3.2 r: the reference pays one sync per record."""
+    life = Life(segment_max_events=20)
+    life.open()
+    life.create("a", durability="fsync")
+    for tag in ("x", "y", "x", "y"):
+        life.append("a", 10, tag)
+    life.store.checkpoint()
+    life.kill()
+    fs = life.open_faulty()
+    life.delete("a", tag="x")
+    before = fs.counts["sync"]
+    life.store.checkpoint()
+    assert fs.counts["sync"] - before <= 8
+    data = life.disk.read(segment(1, "data"))
+    at, flags = 0, []
+    while at < len(data):
+        frame = decode_segment_frame(data, at, len(data))
+        flags.append(frame.deleted)
+        at = frame.end
+    assert flags == [True] * 10 + [False] * 10
+    assert data[-1] != DELETED
+
+
+def test_a_delete_survives_when_its_frame_was_trimmed() -> None:
+    """F-SEG-DELFLIP-SURVIVES-WAL-TRIM: the snapshot's list and the flag carry it."""
+    life = Life(wal_file_bytes=1024, segment_max_events=20)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 4, "x")
+    life.append("a", 4, "y")
+    life.store.checkpoint()
+    life.delete("a", tag="x")
+    for _ in range(5):
+        life.append("a", 5)
+        life.store.checkpoint()
+    assert not life.disk.exists(f"{ROOT}/wal/wal-0000000000000001.log")
+    life.power_cut()
+    life.reopen()
+    assert life.seqs("a")[0] == 5
+
+
+def test_a_wholly_deleted_segment_goes_and_its_manifest_first() -> None:
+    """F-SEG-DELFLIP-WHOLE-SEGMENT-CLEAR: the order of MANIFEST and unlink is asserted under every test by OrderFs."""
+    life = sealed_store()
+    life.delete("a", before_seq=7)
+    life.store.checkpoint()
+    assert not life.disk.exists(segment(1, "data"))
+    assert not life.disk.exists(segment(4, "idx"))
+    assert life.seqs("a") == [7, 8]
+    life.power_cut()
+    life.reopen()
+
+
+def test_a_restart_with_old_records_makes_no_segment_per_record() -> None:
+    """3.2 j: age counts from when this process opened the segment, not from the time of its records."""
+    life = Life(segment_max_events=100, segment_max_age_ms=1000)
+    life.open()
+    life.create("a", durability="fsync")
+    for _ in range(6):
+        life.append("a", 1)
+    life.kill()
+    life.clock.advance(10_000_000)
+    life.reopen()
+    life.store.checkpoint()
+    assert len(life.store.topic("a").segments) == 1
+
+
+def test_a_clock_far_ahead_seals_early_and_stays_dense() -> None:
+    """F-CLOCK-FORWARD-SEG-AGE: an early seal, nothing twice, nothing missing."""
+    life = Life(segment_max_events=100, segment_max_age_ms=1000)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 2)
+    life.store.checkpoint()
+    life.clock.advance(1 << 40)
+    assert life.store.checkpoint_due()
+    life.store.checkpoint()
+    assert [part.sealed for part in life.store.topic("a").segments] == [True]
+    life.append("a", 2)
+    life.store.checkpoint()
+    assert life.seqs("a") == [1, 2, 3, 4]
+    life.power_cut()
+    life.reopen()
+
+
+def test_records_are_readable_while_a_seal_is_under_way() -> None:
+    """slow_seal_does_not_block_same_topic_visibility, F-SEG-SEAL-RACE-APPEND: appends between the cut and the copy."""
+    life = sealed_store()
+    checkpoint = life.store.begin_checkpoint()
+    life.append("a", 4)
+    assert life.seqs("a")[-1] == 12
+    checkpoint.run()
+    life.append("a", 1)
+    assert life.seqs("a") == list(range(1, 14))
+    life.store.checkpoint()
+    assert life.seqs("a") == list(range(1, 14))
+    life.power_cut()
+    life.reopen()
+
+
+def test_sealed_records_survive_restart_byte_for_byte() -> None:
+    """sealed_records_survive_restart."""
+    life = sealed_store()
+    for _ in range(3):
+        life.close()
+        life.kill()
+        life.reopen()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_delete_by_tag_refuses_where_a_record_cannot_be_read() -> None:
+    """I6: a record whose bytes fail their check may carry the tag; leaving it out in silence would be a lie."""
+    life = Life(segment_max_events=100)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 3, "x")
+    life.store.checkpoint()
+    life.kill()
+    life.disk.corrupt(segment(1, "data"), 60)
+    life.open()
+    with pytest.raises(CorruptFile) as caught:
+        life.store.delete("a", None, Selector(SelectorOp.EQ, "x"))
+    assert caught.value.path == segment(1, "data")
+    life.delete("a", before_seq=3)
+    life.delete("a", tag="x")
+    assert life.seqs("a") == []

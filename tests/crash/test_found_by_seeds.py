@@ -1,0 +1,148 @@
+"""What the simulation found in the engine, each as the shortest story that shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.life import Life
+from topics.format.ops import prepare
+from topics.model.config import make_config
+from topics.model.errors import TopicsError
+from topics.storage.submission import WaitFirst
+from topics.testing.disk import PowerOff
+from topics.testing.faults import Fault
+
+
+def fill(life: Life, name: str, count: int, tag: str = "x", key: str | None = None) -> None:
+    """One batch, waiting for what must come first."""
+    store = life.store
+    while True:
+        try:
+            done = store.append(name, prepare([{"data": life.payload(), "tag": tag} for _ in range(count)]), key)
+            break
+        except WaitFirst as first:
+            store.drive(first.submission)
+    store.drive(done.submission)
+
+
+def test_key_of_a_record_lost_with_the_process_answers_no_retry() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="ephemeral")
+    fill(life, "t", 2, key="once")
+    life.store.checkpoint()
+    life.kill()
+    life.open()
+    assert life.gaps("t") == [(1, 2, "restart")]
+    fill(life, "t", 1, key="once")
+    assert life.seqs("t") == [3]
+
+
+def test_ephemeral_append_that_evicts_records_on_disk_logs_it() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="fsync")
+    fill(life, "t", 4)
+    life.configure("t", durability="ephemeral", cap_records=4)
+    fill(life, "t", 3)
+    assert life.seqs("t") == [4, 5, 6, 7]
+    life.kill()
+    life.open()
+    assert life.seqs("t") == [4]
+    assert life.gaps("t") == [(1, 3, "cap")]
+
+
+def test_record_behind_a_floor_that_outlived_its_seqs_is_readable() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="fsync")
+    fill(life, "t", 1)
+    life.configure("t", durability="ephemeral", cap_records=2)
+    fill(life, "t", 1)
+    fill(life, "t", 2)
+    life.kill()
+    life.open()
+    fill(life, "t", 1)
+    head = life.store.topic("t").head
+    assert life.seqs("t") == [head]
+
+
+def test_records_left_behind_in_ram_push_nobody_over_a_cap() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="fsync", cap_records=5)
+    fill(life, "t", 2)
+    life.configure("t", durability="ephemeral", cap_records=5)
+    fill(life, "t", 3)
+    store = life.store
+    change = store.configure("t", make_config({"durability": "fsync", "cap_records": 5}))
+    done = store.append("t", prepare([{"data": b"1"}]))
+    store.drive(done.submission)
+    assert change is not None
+    assert change.settled
+    assert life.seqs("t") == [1, 2, 6]
+
+
+def test_record_deleted_in_ram_is_not_reported_when_the_topic_leaves_ram() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="ephemeral")
+    fill(life, "t", 1, "keep")
+    fill(life, "t", 1, "gone")
+    fill(life, "t", 1, "keep")
+    life.delete("t", tag="gone")
+    life.store.checkpoint()
+    life.configure("t", durability="disk")
+    assert life.gaps("t") == [(1, 1, "restart"), (3, 3, "restart")]
+    life.kill()
+    life.open()
+    assert life.gaps("t") == [(1, 1, "restart"), (3, 3, "restart")]
+
+
+def test_create_that_failed_does_not_come_back_beside_its_successor() -> None:
+    life = Life(wal_shards=4)
+    fs = life.open_faulty()
+    store = life.store
+    fs.add(Fault("sync", 1, "EIO"))
+    with pytest.raises(TopicsError):
+        store.drive(store.create("t", make_config({"durability": "fsync"})))
+    fs.heal()
+    for _ in range(20):  # until an id falls on a shard that still writes
+        try:
+            store.drive(store.create("t", make_config({"durability": "fsync"})))
+            break
+        except TopicsError:
+            store.next_topic_id += 1
+    fill(life, "t", 3)
+    assert store.checkpoint()
+    life.kill()
+    life.open()
+    assert len(list(life.store.all_topics())) == 1
+    assert life.seqs("t") == [1, 2, 3]
+
+
+def test_smaller_layout_interrupted_between_its_snapshots_survives_a_rotten_one() -> None:
+    """At every file call of the start that changes the layout."""
+    first = Life(wal_shards=3)
+    first.open()
+    first.create("t", durability="fsync")
+    fill(first, "t", 4)
+    first.close()
+    call = first.disk.calls
+    while True:
+        call += 1
+        life = first.clone()
+        life.disk.crash_at(call, "kill")
+        try:
+            life.open(wal_shards=2)
+        except PowerOff:
+            life.disk.restart()
+            life.open(wal_shards=2)
+        else:
+            break
+        fill(life, "t", 2)
+        life.kill()
+        snapshots = [path for path in life.disk.files() if "/meta/snapshot-" in path and path.endswith(".bin")]
+        life.disk.corrupt(snapshots[-1], 40)
+        life.open()
+        assert life.seqs("t") == [1, 2, 3, 4, 5, 6]

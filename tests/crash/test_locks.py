@@ -1,0 +1,128 @@
+"""One process per data directory, with real processes and the real file system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import topics
+from topics.model.errors import StoreLocked
+
+HOLDER = """
+import sys, topics
+log = topics.open(sys.argv[1], wal_shards=1)
+log.create("a", durability="fsync")
+log.append("a", [{"data": 1}])
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.realdisk
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    """F-WAL-DOUBLE-WRITER-FENCING, I9: refused on the lock; a killed holder leaves no lock behind."""
+    try:
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "data")
+        assert (tmp_path / "data" / ".topics.lock").read_text() == f"pid={holder.pid}\n"
+    finally:
+        end(holder)
+    with topics.open(tmp_path / "data") as log:
+        assert [item.seq for item in log.read("a") if isinstance(item, topics.Record)] == [1]
+
+
+@pytest.mark.realdisk
+def test_a_second_engine_of_the_same_process_is_refused(tmp_path: Path) -> None:
+    """data_dir_lock_rejects_second_live_engine."""
+    with topics.open(tmp_path / "data"):
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "data")
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "." / "data")
+    topics.open(tmp_path / "data").close()
+
+
+@pytest.mark.realdisk
+def test_a_symlink_to_the_directory_meets_the_same_lock(tmp_path: Path) -> None:
+    """3.3 name and path tricks, symlinked data dir."""
+    with topics.open(tmp_path / "data") as log:
+        (tmp_path / "other").symlink_to(tmp_path / "data")
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "other")
+        log.create("a")
+        log.append("a", [{"data": 1}])
+    with topics.open(tmp_path / "other") as log:
+        assert log.info("a").count == 1
+
+
+@pytest.mark.realdisk
+def test_a_forked_child_that_ends_does_not_let_go_of_the_lock(tmp_path: Path) -> None:
+    """3.3 two processes, fork: an inherited descriptor neither writes nor unlocks."""
+    with topics.open(tmp_path / "data", wal_shards=1) as log:
+        log.create("a", durability="fsync")
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "data")
+        log.append("a", [{"data": 1}])
+    with topics.open(tmp_path / "data") as log:
+        assert log.info("a").count == 1
+
+
+@pytest.mark.realdisk
+def test_a_started_program_inherits_no_descriptor(tmp_path: Path) -> None:
+    """3.3 two processes: a program started by the holder does not keep the directory locked after it."""
+    log = topics.open(tmp_path / "data")
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        log.close()
+        topics.open(tmp_path / "data").close()
+    finally:
+        child.communicate(b"\n")
+
+
+@pytest.mark.realdisk
+def test_files_and_directories_are_private(tmp_path: Path) -> None:
+    """Files of a store are readable by their owner alone."""
+    with topics.open(tmp_path / "data") as log:
+        log.create("a")
+        log.append("a", [{"data": 1}])
+        log.checkpoint()
+    for path in [tmp_path / "data", *(tmp_path / "data").rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.realdisk
+def test_deleting_the_lock_file_lets_nobody_in(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    """3.3 two processes, lock file deleted: the directory itself is held too."""
+    try:
+        (tmp_path / "data" / ".topics.lock").unlink()
+        with pytest.raises(StoreLocked):
+            topics.open(tmp_path / "data")
+    finally:
+        end(holder)
+    topics.open(tmp_path / "data").close()

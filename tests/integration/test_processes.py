@@ -1,0 +1,102 @@
+"""One process has a store: what forks, exits and forgotten closes do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import topics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FORK = """
+import os, sys, threading, time
+import topics
+log = topics.open(sys.argv[1], wal_shards=2)
+log.create("orders", durability="fsync")
+stop = threading.Event()
+
+def work():
+    while not stop.is_set():
+        log.append("orders", [{"data": "parent"}])
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        refused = 0
+        calls = (lambda: log.append("orders", [{"data": "child"}]), lambda: list(log.read("orders")), log.checkpoint)
+        for call in calls:
+            try:
+                call()
+            except topics.StoreClosed:
+                refused += 1
+        log.close()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3, "a forked child may use the store"
+stop.set()
+for thread in threads:
+    thread.join()
+if not os.fork():
+    print("alive", flush=True)  # outlives the parent, and must not keep its lock
+time.sleep(60)
+"""
+
+
+def test_a_forked_child_leaves_the_store_to_its_parent(data: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(data)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        assert parent.stdout.readline() == b"alive\n", parent.stderr.read().decode()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        with topics.open(data) as log:
+            items = list(log.read("orders"))
+            assert {item.data for item in items if isinstance(item, topics.Record)} == {"parent"}
+            assert len(items) == log.info("orders").head_seq
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
+
+
+FORGET = """
+import sys
+import topics
+log = topics.open(sys.argv[1], checkpoint_bytes=1024, checkpoint_gap_ms=0)
+for name, durability in (("a", "memory"), ("b", "disk"), ("c", "fsync")):
+    log.create(name, durability=durability)
+    for n in range(300):
+        log.append(name, [{"data": n}])
+if sys.argv[2] == "raise":
+    raise SystemExit(7)
+"""
+
+
+def test_a_process_that_forgets_to_close_ends_quietly_and_loses_nothing(tmp_path: Path) -> None:
+    for ending, code in (("end", 0), ("raise", 7)):
+        data = tmp_path / ending
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", FORGET, str(data), ending],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (code, "")
+        with topics.open(data) as log:
+            for name in ("a", "b", "c"):
+                found = [item.data for item in log.read(name) if isinstance(item, topics.Record)]
+                assert found == list(range(300))

@@ -1,0 +1,148 @@
+"""The pump: what runs in place, what is collected, and who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from topics.api.pump import Pump
+from topics.broker.broker import Appended, Broker
+from topics.broker.reading import Query
+from topics.format.ops import prepare
+from topics.host.clock import SystemClock
+from topics.host.fs import OsFs
+from topics.host.ids import SystemIds
+from topics.model.config import TopicConfig
+from topics.storage.opening import open_store
+from topics.storage.options import StoreOptions
+
+
+def with_pump(path: Path, body: Callable[[Pump, Broker], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def main() -> None:
+        lock = threading.Lock()
+        store = open_store(OsFs(), str(path), StoreOptions(**options), SystemClock(), SystemIds(), lock)
+        pump = Pump(store, lock, asyncio.get_running_loop())
+        try:
+            await asyncio.wait_for(body(pump, Broker(store, SystemClock())), 20)
+        finally:
+            pump.stop_waiting()
+            await asyncio.to_thread(pump.close)
+
+    asyncio.run(main())
+
+
+def append(pump: Pump, broker: Broker, topic: str, durability: Any, count: int = 1) -> Any:
+    batch = prepare([{"data": number} for number in range(count)])
+    return pump.run(broker.append(topic, batch, None, TopicConfig(durability=durability), True))
+
+
+async def result_of(answer: Any) -> Any:
+    return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def test_lone_write_without_sync_is_answered_in_place(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "memory"))
+        await asyncio.sleep(0.01)
+        assert isinstance(append(pump, broker, "a", "memory"), Appended)
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_lone_sync_takes_no_thread(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        for _ in range(5):
+            pump._sync_ns = 0  # however slow the disk of this machine is
+            done = await result_of(append(pump, broker, "a", "fsync"))
+            assert done.synced
+        assert all(writer._thread is None for writer in pump._writers)
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_writers_of_one_turn_share_a_sync(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "fsync"))
+        before = pump.store.shards[0].stats.batches
+        pending = [append(pump, broker, "a", "fsync") for _ in range(50)]
+        done = await asyncio.gather(*pending)
+        assert [one.first_seq for one in done] == list(range(2, 52))
+        assert pump.store.shards[0].stats.batches - before <= 2
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_crowd_without_sync_is_written_together(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "memory"))
+        await asyncio.sleep(0.01)
+        before = pump.store.shards[0].stats.batches
+        answers = [append(pump, broker, "a", "memory") for _ in range(50)]
+        done = [await result_of(answer) for answer in answers]
+        assert [one.first_seq for one in done] == list(range(2, 52))
+        assert pump.store.shards[0].stats.batches - before <= 3
+        await asyncio.sleep(0.01)
+        await result_of(append(pump, broker, "a", "memory"))
+        await asyncio.sleep(0.01)
+        assert isinstance(append(pump, broker, "a", "memory"), Appended), "a crowd that left is forgotten"
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_mixed_load_over_shards_and_rotations_settles(tmp_path: Path) -> None:
+    async def writer(pump: Pump, broker: Broker, name: str, durability: str) -> None:
+        for _ in range(30):
+            await result_of(append(pump, broker, name, durability, 20))
+
+    async def body(pump: Pump, broker: Broker) -> None:
+        classes = ("memory", "disk", "fsync", "ephemeral")
+        checkpoint = asyncio.to_thread(pump.checkpoint)
+        await asyncio.gather(checkpoint, *(writer(pump, broker, f"t{i}", classes[i % 4]) for i in range(12)))
+        for number in range(12):
+            page = await result_of(pump.run(broker.diff(f"t{number}", Query(limit=1000))))
+            assert (page.head_seq, page.count) == (600, 600)
+
+    with_pump(tmp_path / "s", body, wal_shards=2, wal_file_bytes=16_384, reserve_seqs=8, checkpoint_bytes=4096)
+
+
+def test_nap_is_left_when_its_caller_leaves(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "memory"))
+        topic = pump.store.topics["a"]
+        before = len(pump._naps)
+        waiting = pump.run(broker.diff("a", Query(from_seq=1), 30_000))
+        assert isinstance(waiting, asyncio.Future)
+        assert (len(topic.waiters), len(pump._naps)) == (1, before + 1)
+        waiting.cancel()
+        await asyncio.sleep(0.01)
+        assert (len(topic.waiters), len(pump._naps)) == (0, before)
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_stop_ends_every_nap(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "memory"))
+        waiting: list[Any] = [pump.run(broker.diff("a", Query(from_seq=1), 30_000)) for _ in range(5)]
+        waiting.append(pump.run(broker.heads({"a": 9}, "", False, lambda _: True, 30_000)))
+        pump.stop_waiting()
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert not isinstance(pump.run(broker.diff("a", Query(from_seq=1), 30_000)), asyncio.Future)
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_failed_write_reaches_everybody_who_waits(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "fsync"))
+        file = pump.store.shards[0].file
+        assert file is not None
+        file.file.close()
+        answers = await asyncio.gather(*(append(pump, broker, "a", "fsync") for _ in range(10)), return_exceptions=True)
+        assert {type(answer).__name__ for answer in answers} == {"WriteFailed"}
+        assert len({id(answer) for answer in answers}) == 10, "each caller raises its own"
+
+    with_pump(tmp_path / "s", body)

@@ -1,0 +1,168 @@
+"""The commands over the client, against a server that says what it was told to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Command
+from tests.unit.client.server import FakeServer, answer, problem
+
+CONFIGURED = {"topic": "a", "created": True, "config": {"durability": "fsync"}}
+STATE = {
+    "topic": "a", "head_seq": 2, "earliest_seq": 1, "next_seq": 3, "count": 2, "bytes": 5,
+    "config": {"durability": "disk"}, "epoch": 9,
+}  # fmt: skip
+
+
+def appended(first: int, count: int) -> Any:
+    last = first + count - 1
+    return answer(200, {"topic": "a", "first_seq": first, "last_seq": last, "head_seq": last, "count": count})
+
+
+def batch(*records: dict[str, Any], gap: Any = None, head: int = 2) -> Any:
+    last = records[-1]["$seq"] if records else head
+    return answer(
+        200,
+        {"topic": "a", "records": list(records), "next_from_seq": last, "head_seq": head, "earliest_seq": 1,
+         "caught_up": last == head, "tombstone": gap, "lag": head - last},
+    )  # fmt: skip
+
+
+ONE = {"$seq": 1, "$ts": 1794788592955, "$tag": "eu\x1b[2J", "data": {"id": 1}}
+TWO = {"$seq": 2, "$ts": 1794788592956, "$key": "k", "data": "zwei", "meta": {"m": 1}}
+
+
+def test_topics_are_listed_for_people_and_programs(topics: Command) -> None:
+    one = {"topic": "a", "head_seq": 3, "earliest_seq": 1, "count": 3, "bytes": 30, "durable": True}
+    with FakeServer(*[answer(200, {"topics": [one]})] * 2, answer(200, {"topics": []})) as server:
+        people = topics("topics", "--url", server.url)
+        programs = topics("topics", "a", "--url", server.url, "--json")
+        nothing = topics("topics", "--url", server.url)
+    assert people.out.split()[:2] == ["topic", "head_seq"]
+    assert programs.lines[0]["count"] == 3
+    assert server.seen[1].target == "/v0/topics?prefix=a&page_size=1000"
+    assert (nothing.out, nothing.status) == ("", 0)
+    assert "no topics" in nothing.err
+
+
+def test_create_takes_fields_as_values(topics: Command) -> None:
+    with FakeServer(answer(201, CONFIGURED)) as server:
+        ran = topics("create", "a", "durability=fsync", "cap_records=10", "durable=true", "--url", server.url, "--json")
+    assert ran.lines[0]["created"] is True
+    assert server.seen[0].json == {"durability": "fsync", "cap_records": 10, "durable": True}
+    wrong = topics("create", "a", "durability")
+    assert (wrong.status, "FIELD=VALUE" in wrong.err) == (1, True)
+
+
+def test_append_sends_each_argument_as_a_record(topics: Command) -> None:
+    with FakeServer(appended(1, 2)) as server:
+        ran = topics("append", "a", '{"id": 1.10}', "2", "--tag", "eu", "--url", server.url, "--json")
+    assert ran.lines == [{"topic": "a", "count": 2, "first_seq": 1, "last_seq": 2}]
+    assert b'{"id": 1.10}' in server.seen[0].body
+    assert [record["tag"] for record in server.seen[0].json["records"]] == ["eu", "eu"]
+
+
+def test_append_reads_lines_from_its_input_in_batches(topics: Command) -> None:
+    lines = b"".join(b'{"n":%d}\n\n' % n for n in range(1500))
+    with FakeServer(appended(1, 1000), appended(1001, 500)) as server:
+        ran = topics("append", "a", "--url", server.url, "--json", stdin=lines)
+    assert ran.lines == [{"topic": "a", "count": 1500, "first_seq": 1, "last_seq": 1500}]
+    assert [len(request.json["records"]) for request in server.seen] == [1000, 500]
+
+
+def test_append_takes_plain_text_and_whole_records(topics: Command) -> None:
+    with FakeServer(appended(1, 1), appended(2, 1)) as server:
+        topics("append", "a", "not json", "--text", "--url", server.url)
+        topics("append", "a", '{"data": [1], "tag": "own"}', "--records", "--tag", "eu", "--url", server.url)
+    assert server.seen[0].json["records"] == [{"data": "not json"}]
+    assert server.seen[1].json["records"] == [{"data": [1], "tag": "own"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["append", "a"], "nothing to append"),
+        (["append", "a", "{bad"], "--text"),
+        (["append", "a", "x", "--text", "--records"], "exclude"),
+        (["append", "a", "[1]", "--records"], "not JSON"),
+        (["delete", "a"], "--before-seq"),
+        (["drop", "a"], "--yes"),
+        (["read", "a", "--limit", "0"], "--limit"),
+        (["info", "a", "--url", "nowhere"], "http://127.0.0.1:4000"),
+    ],
+)
+def test_call_without_sense_is_refused_before_it_is_sent(topics: Command, arguments: list[str], told: str) -> None:
+    ran = topics(*arguments)
+    assert ran.status == 1
+    assert told in ran.err
+
+
+def test_read_prints_records_and_gaps(topics: Command) -> None:
+    gap = {"gap_from": 1, "gap_to": 4, "reason": "cap"}
+    with FakeServer(batch(ONE, TWO, gap=gap)) as server:
+        ran = topics("read", "a", "--url", server.url)
+    assert ran.out.splitlines() == [
+        "… 4 lost: 1 to 4, cap",
+        '1 2026-11-16T00:23:12.955Z tag=eu\\x1b[2J {"id": 1}',
+        '2 2026-11-16T00:23:12.956Z key=k "zwei"',
+    ]
+
+
+def test_read_prints_json_lines_for_programs(topics: Command) -> None:
+    with FakeServer(batch(ONE, TWO, gap={"gap_from": 1, "gap_to": 4, "reason": "cap"})) as server:
+        ran = topics("read", "a", "--from-seq", "0", "--json", "--url", server.url)
+    assert ran.lines == [{"tombstone": {"gap_from": 1, "gap_to": 4, "reason": "cap"}}, ONE, TWO]
+
+
+def test_read_stops_at_its_limit(topics: Command) -> None:
+    with FakeServer(batch(ONE, TWO)) as server:
+        assert len(topics("read", "a", "--limit", "1", "--json", "--url", server.url).lines) == 1
+    assert server.seen[0].json["limit"] == 1
+
+
+def test_info_leaves_the_read_clocks_alone(topics: Command) -> None:
+    with FakeServer(answer(200, STATE), answer(200, STATE)) as server:
+        people = topics("info", "a", "--url", server.url)
+        assert topics("info", "a", "--json", "--url", server.url).lines[0]["epoch"] == 9
+    assert "config.durability" in people.out
+    assert server.seen[0].target == "/v0/topics/a?touch=false"
+
+
+def test_delete_and_drop_say_what_they_did(topics: Command) -> None:
+    done = {"topic": "a", "deleted": 4, "earliest_seq": 5, "head_seq": 9, "count": 5, "bytes": 50}
+    dropped = {"topic": "a", "deleted": True, "routers_removed": ["r"]}
+    with FakeServer(answer(200, done), answer(200, dropped), answer(200, dropped)) as server:
+        ran = topics("delete", "a", "--before-seq", "5", "--tag", "x*", "--json", "--url", server.url)
+        assert ran.lines[0]["deleted"] == 4
+        assert topics("drop", "a", "--yes", "--json", "--url", server.url).lines[0]["routers_removed"] == ["r"]
+        assert topics("drop", "a", "--if-empty", "--url", server.url).status == 0
+    assert server.seen[1].target == "/v0/topics/a"
+    assert server.seen[2].target == "/v0/topics/a?if_empty=true"
+
+
+def test_errors_of_the_server_are_said_with_their_status(topics: Command) -> None:
+    steps = [
+        problem(404, "topic_not_found", {"topic": "a"}),
+        problem(404, "topic_not_found"),
+        problem(503, "not_ready"),
+    ]
+    with FakeServer(*steps) as server:
+        people = topics("info", "a", "--url", server.url)
+        programs = topics("info", "a", "--url", server.url, "--json")
+        later = topics("info", "a", "--url", server.url, "--timeout", "0.01")
+    assert (people.status, people.out) == (1, "")
+    assert people.err.startswith("error: because of topic_not_found")
+    assert '"code":"topic_not_found"' in programs.err
+    assert later.status == 3
+
+
+def test_server_and_token_come_from_the_environment(topics: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(answer(200, STATE)) as server:
+        monkeypatch.setenv("TOPICS_URL", server.url)
+        monkeypatch.setenv("TOPICS_TOKEN", "hush")
+        ran = topics("info", "a")
+    assert ran.status == 0
+    assert server.seen[0].headers["authorization"] == "Bearer hush"
+    assert "hush" not in ran.out + ran.err

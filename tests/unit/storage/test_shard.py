@@ -1,0 +1,327 @@
+"""A WAL shard by itself: order, lanes, barriers, limits, refusal and healing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from topics.format.frame import Kind, decode_frame, encode_frame
+from topics.format.ops import scan_wal
+from topics.model import limits
+from topics.model.errors import DiskFull, ReadOnly, Throttled, WriteFailed
+from topics.storage.options import StoreOptions
+from topics.storage.submission import State, Submission
+from topics.storage.wal import Numbers, Shard, Write
+from topics.testing.clock import FakeClock
+from topics.testing.disk import FakeDisk
+from topics.testing.faults import Fault, FaultFs
+from topics.testing.order import OrderFs
+
+FRAME = encode_frame(Kind.HEAD_WATERMARK, 1, bytes(8))
+
+
+class Bench:
+    def __init__(self, **options: Any) -> None:
+        self.disk = FakeDisk(1)
+        self.disk.mkdir("/wal")
+        self.disk.sync_dir("/")
+        self.fs = FaultFs(OrderFs(self.disk))
+        self.clock = FakeClock(monotonic=10**12)
+        self.done: list[str] = []
+        self.failed_syncs = 0
+        chosen = StoreOptions(**{"wal_file_bytes": 1024, "evidence_ms": 1000, **options})
+        self.shard = Shard(0, "", "/wal", self.fs, self.clock, chosen, Numbers(1), [], self._failed_sync)
+
+    def _failed_sync(self) -> None:
+        self.failed_syncs += 1
+
+    def put(
+        self,
+        name: str,
+        lane: int = 1,
+        *,
+        sync: bool = False,
+        barrier: bool = False,
+        detached: bool = False,
+        ceiling: Callable[[], bool] | None = None,
+        frames: int = 1,
+    ) -> Submission:
+        submission = Submission(
+            lane,
+            [FRAME] * frames,
+            lambda _: self.done.append(name),
+            needs_sync=sync,
+            barrier=barrier,
+            detached=detached,
+            ceiling=ceiling,
+            on_fail=lambda _: self.done.append(f"{name} failed"),
+        )
+        return self.shard.submit(submission)
+
+    def step(self) -> Write:
+        write = self.shard.take()
+        assert write is not None
+        self.shard.run(write)
+        self.shard.finish(write)
+        return write
+
+    def sync(self) -> None:
+        sync = self.shard.take_sync()
+        assert sync is not None
+        sync.run()
+        self.shard.finish_sync(sync)
+
+
+def test_all_that_queued_is_one_write_in_order() -> None:
+    bench = Bench()
+    for name in "abc":
+        bench.put(name, lane=ord(name))
+    bench.step()
+    assert bench.done == ["a", "b", "c"]
+    assert bench.shard.stats.batches == 1
+    assert bench.shard.take() is None
+
+
+def test_a_submission_that_needs_a_sync_waits_for_it_and_blocks_its_lane_alone() -> None:
+    bench = Bench()
+    write = bench.put("first")
+    bench.step()
+    bench.put("needs", lane=2, sync=True, detached=True)
+    late = bench.put("needs too", lane=3, sync=True, detached=True)
+    bench.put("free", lane=4)
+    bench.step()
+    assert write.settled
+    assert bench.done == ["first", "free"]
+    assert late.state == State.WRITTEN
+    bench.sync()
+    assert bench.done == ["first", "free", "needs", "needs too"]
+
+
+def test_an_urgent_submission_is_synced_with_its_write() -> None:
+    bench = Bench()
+    bench.put("a", sync=True)
+    write = bench.step()
+    assert write.synced
+    assert bench.done == ["a"]
+    assert bench.shard.file is not None
+    assert bench.shard.file.synced == bench.shard.file.written
+    assert bench.shard.dirty_since_ns is None
+
+
+def test_a_lane_completes_in_order_even_if_a_later_one_is_ready() -> None:
+    bench = Bench()
+    open_gate = False
+    bench.put("waits", lane=1, ceiling=lambda: open_gate)
+    bench.put("ready", lane=1)
+    bench.put("other", lane=2)
+    bench.step()
+    assert bench.done == ["other"]
+    open_gate = True
+    bench.put("more", lane=2)
+    bench.step()
+    assert bench.done == ["other", "waits", "ready", "more"]
+
+
+def test_a_detached_submission_does_not_block_its_lane() -> None:
+    bench = Bench()
+    bench.put("reservation", lane=1, sync=True, detached=True)
+    bench.put("append", lane=1)
+    bench.step()
+    assert bench.done == ["append"]
+    bench.sync()
+    assert bench.done == ["append", "reservation"]
+
+
+def test_nothing_behind_a_barrier_completes_before_it() -> None:
+    bench = Bench()
+    gate = False
+    bench.put("before")
+    bench.put("barrier", lane=0, barrier=True, ceiling=lambda: gate)
+    bench.put("behind", lane=9)
+    bench.step()
+    assert len(bench.shard.queue) == 1, "a barrier ends its write"
+    bench.step()
+    assert bench.done == ["before"]
+    gate = True
+    bench.put("last", lane=8)
+    bench.step()
+    assert bench.done == ["before", "barrier", "behind", "last"]
+
+
+def test_one_write_is_under_way_at_a_time() -> None:
+    bench = Bench()
+    bench.put("a")
+    write = bench.shard.take()
+    assert write is not None
+    bench.put("b")
+    assert bench.shard.take() is None
+    bench.shard.run(write)
+    bench.shard.finish(write)
+    assert bench.shard.take() is not None
+
+
+def test_a_full_queue_refuses_by_count_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SHARD_QUEUE_SUBMISSIONS", 3)
+    bench = Bench()
+    for name in "abc":
+        bench.shard.check(10)
+        bench.put(name)
+    with pytest.raises(Throttled):
+        bench.shard.check(10)
+    assert bench.shard.stats.submit_full == 1
+    bench.step()
+    monkeypatch.setattr(limits, "SHARD_QUEUE_BYTES", 100)
+    bench.shard.check(10_000)
+    bench.put("d")
+    with pytest.raises(Throttled):
+        bench.shard.check(100)
+
+
+def test_a_rotation_chains_its_files_and_keeps_submissions_whole() -> None:
+    bench = Bench()
+    for n in range(30):
+        bench.put(str(n), sync=True, frames=2)
+        bench.step()
+    assert bench.shard.stats.rotations > 3
+    numbers = [number for number, _ in bench.shard.sealed]
+    assert numbers == sorted(numbers)
+    for number, length in bench.shard.sealed:
+        data = bench.disk.read(f"/wal/wal-{number:016d}.log")
+        scan = scan_wal(data, 0, length, bytearray())
+        assert scan.reason == "end"
+        assert not any(data[length:]), "nothing but zeros lies behind the valid length"
+    assert decode_frame(data, 0, len(data)).kind == Kind.CHECKPOINT_MARK
+
+
+def test_an_oversize_submission_gets_its_own_file() -> None:
+    bench = Bench()
+    bench.put("small")
+    bench.step()
+    bench.put("huge", frames=60)
+    bench.step()
+    assert bench.done == ["small", "huge"]
+    assert bench.shard.file is not None
+    assert bench.shard.file.capacity > 1024
+
+
+def test_a_failed_write_fails_everything_that_is_not_resolved() -> None:
+    bench = Bench()
+    bench.put("resolved")
+    bench.step()
+    bench.put("pending", lane=2, sync=True, detached=True)
+    bench.step()
+    bench.fs.add(Fault("write", 1, "EIO"))
+    bench.put("a")
+    write = bench.shard.take()
+    assert write is not None
+    bench.put("queued")
+    bench.shard.run(write)
+    bench.shard.finish(write)
+    assert bench.done == ["resolved", "pending failed", "a failed", "queued failed"]
+    assert bench.failed_syncs == 1
+    with pytest.raises(ReadOnly):
+        bench.shard.check()
+    assert bench.shard.take() is None
+    assert bench.shard.take_sync() is None
+    assert not bench.shard.wants_spare()
+
+
+def test_a_background_sync_that_fails_takes_the_write_beside_it_along() -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.step()
+    sync = bench.shard.take_sync()
+    assert sync is not None
+    assert bench.shard.take_sync() is None, "one sync at a time"
+    bench.put("b")
+    write = bench.shard.take()
+    assert write is not None
+    bench.fs.add(Fault("sync", 1, "EIO"))
+    sync.run()
+    bench.shard.run(write)
+    bench.shard.finish_sync(sync)
+    bench.shard.finish(write)
+    assert bench.done == ["a", "b failed"]
+    assert isinstance(bench.shard.failed, WriteFailed)
+
+
+def test_a_background_sync_covers_only_what_was_written_when_it_began() -> None:
+    bench = Bench()
+    bench.put("a", lane=1, sync=True, detached=True)
+    bench.step()
+    sync = bench.shard.take_sync()
+    assert sync is not None
+    bench.put("b", lane=2, sync=True, detached=True)
+    bench.step()
+    sync.run()
+    bench.shard.finish_sync(sync)
+    assert bench.done == ["a"]
+    assert bench.shard.dirty_since_ns is not None
+    bench.sync()
+    assert bench.done == ["a", "b"]
+
+
+def test_a_shard_that_cannot_make_its_file_refuses_until_it_has_one() -> None:
+    bench = Bench()
+    bench.put("first", sync=True)
+    bench.step()
+    bench.fs.add(Fault("open", 1, "ENOSPC", forever=True))
+    bench.put("big", frames=40)
+    bench.put("queued")
+    bench.step()
+    assert bench.done == ["first", "big failed", "queued failed"]
+    with pytest.raises(DiskFull):
+        bench.shard.check()
+    assert bench.shard.failed is None
+    assert bench.shard.wants_spare()
+    with pytest.raises(OSError, match="ENOSPC"):
+        bench.shard.plan_spare().run()
+    bench.fs.heal()
+    bench.shard.adopt_spare(bench.shard.plan_spare().run())
+    bench.shard.check()
+    bench.put("again")
+    bench.step()
+    assert bench.done[-1] == "again"
+
+
+def test_an_apply_that_fails_leaves_nobody_waiting() -> None:
+    bench = Bench()
+
+    def broken(_: Submission) -> None:
+        raise WriteFailed("the index cannot be read")
+
+    bench.put("a")
+    submission = bench.shard.submit(Submission(5, [FRAME], broken, needs_sync=False))
+    bench.put("b")
+    bench.step()
+    assert submission.state == State.FAILED
+    assert bench.done == ["a", "b failed"]
+    with pytest.raises(ReadOnly):
+        bench.shard.check()
+
+
+def test_the_timer_asks_for_a_sync_after_its_time_and_not_before() -> None:
+    bench = Bench(sync_ms=10)
+    assert not bench.shard.sync_due(bench.clock.monotonic_ns())
+    bench.put("a")
+    bench.step()
+    bench.clock.advance(9)
+    assert not bench.shard.sync_due(bench.clock.monotonic_ns())
+    bench.clock.advance(1)
+    assert bench.shard.sync_due(bench.clock.monotonic_ns())
+    bench.sync()
+    assert not bench.shard.sync_due(bench.clock.monotonic_ns())
+
+
+def test_evidence_is_written_at_most_once_per_interval() -> None:
+    bench = Bench(wal_file_bytes=8192)
+    for _ in range(5):
+        bench.put("a", sync=True)
+        bench.step()
+    bench.clock.advance(1000)
+    bench.put("b", sync=True)
+    assert bench.step().evidence is not None
+    bench.put("c", sync=True)
+    assert bench.step().evidence is None
