@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -39,11 +38,11 @@ from topics.rules.steady import Steady
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.opening import open_store
 from topics.storage.options import make_options
-from topics.storage.reader import FrameBatch, Slice, fetch, fetch_one, plan
+from topics.storage.reader import FrameBatch, Slice, fetch_one, plan
+from topics.storage.scan import explain_missing, moved, scan
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
-from topics.storage.walfile import WalFile
 
 T = TypeVar("T")
 
@@ -264,49 +263,7 @@ class Log:
     ) -> Iterator[FrameBatch | Gap]:
         if recreated is not None:
             yield recreated
-        while True:
-            with self._lock:
-                self._check_there(topic)
-                part = plan(topic, cursor, end, count_max)
-            if part is None:
-                return
-            if isinstance(part, Gap):
-                cursor = part.gap_to
-                yield part
-                continue
-            try:
-                for item in fetch(self._store.handles, part, bytes_max):
-                    if isinstance(item, Gap):
-                        if self._moved(topic, part, item.gap_from):
-                            break
-                        cursor = item.gap_to
-                    else:
-                        cursor = item.first_seq + item.count - 1
-                    yield item
-            except FileNotFoundError as error:
-                self._explain_missing(topic, part, error)
-            except OSError as error:
-                raise _unreadable(topic.name, error) from error
-
-    def _check_there(self, topic: Topic) -> None:
-        self._store.check_open()
-        if self._store.by_id.get(topic.id) is not topic:
-            raise TopicNotFound(topic.name)
-
-    def _moved(self, topic: Topic, part: Slice, seq: int) -> bool:
-        """True if the record left the WAL while it was read there: the file may have been recycled since."""
-        if not isinstance(part.source, WalFile):
-            return False
-        with self._lock:
-            return topic.copied >= seq or seq in topic.dead
-
-    def _explain_missing(self, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
-        """A file that was dropped while it was read is no trouble; any other absent one is."""
-        with self._lock:
-            self._check_there(topic)
-            again = plan(topic, part.first_seq - 1, part.first_seq + 1, 1)
-        if isinstance(again, Slice) and again.segment is not None and part.segment is not None:
-            raise StorageError(f"a segment of topic {topic.name!r} is missing: {error}", path=error.filename) from error
+        yield from scan(self._store, topic, cursor, end, count_max, bytes_max)
 
     def get(self, topic: str, seq: int) -> Record:
         """One record; NotFound if it is gone or not there yet, CorruptRecord if its bytes fail their check."""
@@ -322,13 +279,13 @@ class Log:
             try:
                 item = fetch_one(self._store.handles, part)
             except FileNotFoundError as error:
-                self._explain_missing(found, part, error)
+                explain_missing(self._store, found, part, error)
                 continue
             except OSError as error:
                 raise _unreadable(topic, error) from error
             if item is not None:
                 return item.records()[0]
-            if not self._moved(found, part, seq):
+            if not moved(self._store, found, part, seq):
                 where = part.segment.path("data") if part.segment is not None else part.source
                 path = where if isinstance(where, str) else getattr(where, "path", "")
                 raise CorruptRecord(path, 0, f"record {seq} of topic {topic!r} fails its check", seq=seq)
@@ -368,25 +325,8 @@ class Log:
                 self._forget()
 
     def _write_out(self) -> bool:
-        self._drain()
+        self._committer.drain()
         return run_checkpoint(self._store, self._committer, clean=True)
-
-    def _drain(self) -> None:
-        for shard in self._store.shards:
-            while True:
-                with self._lock:
-                    last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
-                    sync = shard.take_sync() if not shard.queue else None
-                if sync is not None:
-                    sync.run()
-                    with self._lock:
-                        shard.finish_sync(sync)
-                elif last is not None:
-                    self._committer.wait_settled(last)
-                elif shard.writing:
-                    time.sleep(0.001)  # a write whose outcome nobody waits for any more; its file is still in use
-                else:
-                    break
 
     def _forget(self) -> None:
         """Drop every file the store holds; one that a reader is in the middle of closes behind that reader."""

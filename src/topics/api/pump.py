@@ -170,26 +170,11 @@ class Pump:
             writer.stop()
         try:
             self.background.stop()
-            self._drain()
+            self.committer.drain()
             run_checkpoint(self.store, self.committer, clean=True)
         finally:
             self.background.close_pool()
             self.store.release()
-
-    def _drain(self) -> None:
-        for shard in self.store.shards:
-            while True:
-                with self.lock:
-                    last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
-                    sync = shard.take_sync() if not shard.queue else None
-                if sync is not None:
-                    sync.run()
-                    with self.lock:
-                        shard.finish_sync(sync)
-                elif last is not None:
-                    self.committer.wait_settled(last)
-                else:
-                    break
 
 
 class _Run(Generic[T]):

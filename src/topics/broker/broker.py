@@ -302,9 +302,10 @@ class Broker:
 
     def _pulled(self, name: str) -> Steps[Topic]:
         """The topic, with everything that its sources had for it, and without what is too old or too much."""
-        with self.store.lock:
-            topic = self.store.topic(name)
-        yield from pull(self.store, topic)
+        if self.store.routers.by_name:
+            with self.store.lock:
+                topic = self.store.topic(name)
+            yield from pull(self.store, topic)
         return (yield from self._swept(name))
 
     def _swept(self, name: str) -> Steps[Topic]:

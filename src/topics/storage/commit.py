@@ -97,7 +97,7 @@ class Committer:
                 if waiter in submission.waiters:
                     submission.waiters.remove(waiter)
                 else:
-                    self._pass_on(shard)
+                    self.pass_on(shard)
             raise
         return False
 
@@ -117,7 +117,7 @@ class Committer:
                 shard.run(write)
             with self.lock:
                 shard.finish(write)
-                self._pass_on(shard)
+                self.pass_on(shard)
         except BaseException as error:
             with self.lock:
                 shard.abandon(error)
@@ -125,7 +125,7 @@ class Committer:
         return interrupt
 
     @staticmethod
-    def _pass_on(shard: Shard) -> None:
+    def pass_on(shard: Shard) -> None:
         """Wake the first who waits in the queue, to lead the next turn."""
         for submission in shard.queue:
             if submission.waiters:
@@ -143,6 +143,26 @@ class Committer:
         """Wait for somebody else's submission; its trouble, if any, is told to whoever made it."""
         with suppress(TopicsError):
             self.wait(submission)
+
+    def drain(self) -> None:
+        """Write and sync everything that was submitted. Nothing more may come in meanwhile."""
+        for shard in self.store.shards:
+            while True:
+                with self.lock:
+                    last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
+                    sync = shard.take_sync() if not shard.queue else None
+                if sync is not None:
+                    sync.run()
+                    with self.lock:
+                        shard.finish_sync(sync)
+                        self.pass_on(shard)
+                elif last is not None:
+                    self.wait_settled(last)
+                elif shard.writing or shard.syncing:
+                    # An outcome that nobody waits for any more, of a file still in use.
+                    threading.Event().wait(0.001)
+                else:
+                    break
 
     def wait_room(self, shard: Shard) -> None:
         """Block until what now waits in the shard's queue is gone from it."""
@@ -258,6 +278,7 @@ class Background:
         sync.run()
         with self.committer.lock:
             shard.finish_sync(sync)
+            self.committer.pass_on(shard)  # what needs a sync of its own was not taken meanwhile
 
     def _spare_loop(self) -> None:
         while not self.stopping:

@@ -29,14 +29,14 @@ def scan(
         try:
             for item in fetch(store.handles, part, bytes_max):
                 if isinstance(item, Gap):
-                    if _moved(store, topic, part, item.gap_from):
+                    if moved(store, topic, part, item.gap_from):
                         break
                     cursor = item.gap_to
                 else:
                     cursor = item.first_seq + item.count - 1
                 yield item
         except FileNotFoundError as error:
-            _explain_missing(store, topic, part, error)
+            explain_missing(store, topic, part, error)
         except OSError as error:
             raise StorageError(f"topic {topic.name!r} cannot be read: {error}", path=error.filename) from error
 
@@ -47,7 +47,7 @@ def check_there(store: Store, topic: Topic) -> None:
         raise TopicNotFound(topic.name)
 
 
-def _moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
+def moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
     """True if the record left the WAL while it was read there: the file may have been recycled since."""
     if not isinstance(part.source, WalFile):
         return False
@@ -55,7 +55,7 @@ def _moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
         return topic.copied >= seq or seq in topic.dead
 
 
-def _explain_missing(store: Store, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
+def explain_missing(store: Store, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
     """A file that was dropped while it was read is no trouble; any other absent one is."""
     with store.lock:
         check_there(store, topic)

@@ -156,6 +156,8 @@ class Shard:
     taken: list[Submission] = field(default_factory=list)
     """What the write under way has taken from the queue."""
     writing: bool = False
+    write_syncs: bool = False
+    """The write under way syncs its file, or the one before it."""
     syncing: bool = False
     failed: WriteFailed | None = None
     refusing: DiskFull | None = None
@@ -203,27 +205,42 @@ class Shard:
         """The next batch, or None where nothing waits or a write is under way."""
         if self.writing or not self.queue or self.failed is not None:
             return None
+        count, size, sync = self._batch()
+        file = self.file
+        rotate = file is None or file.written + size + _EVIDENCE_SIZE > file.capacity
+        if not count or (rotate and self.syncing):
+            return None
         batch = self.taken = []
-        size = 0
-        sync = False
-        while self.queue and len(batch) < limits.COMMIT_SUBMISSIONS:
-            submission = self.queue[0]
-            if batch and size + submission.size > limits.COMMIT_BYTES:
-                break
-            batch.append(submission)
+        while len(batch) < count:
+            batch.append(self.queue[0])
             self.queue.popleft()
-            size += submission.size
-            sync = sync or self._urgent(submission)
-            if submission.barrier:
-                break
         self.queued_bytes -= size
         self.writing = True
-        file = self.file
-        evidence = self._evidence(file)
-        extra = _EVIDENCE_SIZE if evidence is not None else 0
-        if file is None or file.written + size + extra > file.capacity:
+        self.write_syncs = sync or rotate
+        if file is None or rotate:
             return Write(batch, sync, sync, None, self._plan_rotation(size + _FILE_MARK_SIZE))
-        return Write(batch, sync, sync and file.synced == file.written, evidence, None, file)
+        return Write(batch, sync, sync and file.synced == file.written, self._evidence(file), None, file)
+
+    def _batch(self) -> tuple[int, int, bool]:
+        """(submissions, their bytes, whether one needs a sync) of the next write.
+
+        While a background sync runs, nothing is taken that would sync too: of two syncs of one file at once the
+        kernel may tell only one that it failed, and the other would be believed.
+        """
+        count = size = 0
+        sync = False
+        for submission in self.queue:
+            if count == limits.COMMIT_SUBMISSIONS or (count and size + submission.size > limits.COMMIT_BYTES):
+                break
+            urgent = self._urgent(submission)
+            if urgent and self.syncing:
+                break
+            count += 1
+            size += submission.size
+            sync = sync or urgent
+            if submission.barrier:
+                break
+        return count, size, sync
 
     def _plan_rotation(self, need: int) -> Rotation:
         old = self.file
@@ -400,6 +417,8 @@ class Shard:
         file = self.file
         if self.syncing or self.failed is not None or file is None or file.synced == file.written:
             return None
+        if self.writing and self.write_syncs:
+            return None  # that write's own sync takes these bytes along; see `_batch`
         self.syncing = True
         self.dirty_since_ns = None
         return Sync(file, file.written, self.clock.monotonic_ns())

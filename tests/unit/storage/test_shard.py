@@ -247,6 +247,52 @@ def test_a_background_sync_that_fails_takes_the_write_beside_it_along() -> None:
     assert isinstance(bench.shard.failed, WriteFailed)
 
 
+def test_what_needs_a_sync_is_not_taken_while_another_sync_runs() -> None:
+    """Of two syncs at once the kernel may tell only one that it failed: the other must not be believed."""
+    bench = Bench()
+    bench.put("a")
+    bench.step()
+    sync = bench.shard.take_sync()
+    assert sync is not None
+    bench.put("b", lane=2)
+    bench.put("c", lane=3, sync=True)
+    bench.step()
+    assert bench.done == ["a", "b"]
+    assert bench.shard.take() is None, "c syncs, and so does a rotation for it"
+    bench.fs.add(Fault("sync", 1, "EIO"))
+    sync.run()
+    assert bench.shard.take() is None
+    bench.shard.finish_sync(sync)
+    assert bench.done == ["a", "b", "c failed"]
+
+
+def test_a_rotation_waits_for_the_sync_of_the_file_it_leaves() -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.step()
+    sync = bench.shard.take_sync()
+    assert sync is not None
+    bench.put("b", lane=2, frames=16)
+    assert bench.shard.take() is None
+    sync.run()
+    bench.shard.finish_sync(sync)
+    assert bench.step().rotation is not None
+    assert bench.done == ["a", "b"]
+
+
+def test_no_background_sync_starts_beside_a_write_that_syncs() -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.step()
+    bench.put("b", sync=True)
+    write = bench.shard.take()
+    assert write is not None
+    assert bench.shard.take_sync() is None
+    bench.shard.run(write)
+    bench.shard.finish(write)
+    assert bench.done == ["a", "b"]
+
+
 def test_a_background_sync_covers_only_what_was_written_when_it_began() -> None:
     bench = Bench()
     bench.put("a", lane=1, sync=True, detached=True)
