@@ -12,7 +12,7 @@ from topics.format.ops import scan_wal as real_scan_wal
 from topics.format.ops import stamp as real_stamp
 from topics.format.prepared import WalScan
 from topics.host.fs import Buffer, File, replace_file
-from topics.storage import append, checkpoint, copy, delete, judge, opening, repair, replay, store, wal, walread
+from topics.storage import append, checkpoint, copy, delete, judge, opening, repair, replay, store, turn, wal, walread
 from topics.storage.cut import capture
 from topics.storage.cut import make_row as real_make_row
 from topics.storage.handles import Handles
@@ -116,7 +116,7 @@ def publish_before_durable(patches: Patches) -> None:
     _wrap_wal(patches, Announced)
     real = wal.Shard.run
 
-    def run(self: wal.Shard, write: wal.Write) -> None:
+    def run(self: wal.Shard, write: turn.Write) -> None:
         def publish() -> None:
             for submission in write.submissions:
                 if not submission.barrier:
@@ -335,7 +335,7 @@ def recycled_file_not_zeroed(patches: Patches) -> None:
         file.sync()
         return Spare(path, file, capacity)
 
-    patches.set(wal, "recycle", recycle)
+    patches.set(turn, "recycle", recycle)
 
 
 def unlink_before_manifest(patches: Patches) -> None:

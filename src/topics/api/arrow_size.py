@@ -26,13 +26,12 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 def inflated_size(body: bytes) -> int:
     """Bytes of all buffers of the stream, once inflated. ValueError or `pa.ArrowException` if it is no stream."""
     total = 0
-    with pa.ipc.MessageReader.open_stream(pa.py_buffer(body)) as messages:
-        for message in messages:
-            if message.body is not None:
-                try:
-                    total += _of_message(message.metadata.to_pybytes(), memoryview(message.body))
-                except StructError as problem:
-                    raise ValueError(f"a message of the stream is damaged: {problem}") from None
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):
+        if message.body is not None:
+            try:
+                total += _of_message(message.metadata.to_pybytes(), memoryview(message.body))
+            except StructError as problem:
+                raise ValueError(f"a message of the stream is damaged: {problem}") from None
     return total
 
 

@@ -13,7 +13,7 @@ from topics.api.call import Call
 from topics.api.http import Response
 from topics.api.service import Service
 from topics.storage.store import Store
-from topics.storage.wal import SYNC_BUCKETS_US
+from topics.storage.turn import SYNC_BUCKETS_US
 
 TEXT: Final = b"text/plain; version=0.0.4"
 TOPICS_MAX: Final = 1000

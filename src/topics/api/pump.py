@@ -17,7 +17,8 @@ from topics.broker.steps import Nap, Steps
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.store import Store
 from topics.storage.submission import Submission
-from topics.storage.wal import Shard, Write
+from topics.storage.turn import Write
+from topics.storage.wal import Shard
 
 T = TypeVar("T")
 

@@ -17,7 +17,8 @@ from topics.model.errors import StoreClosed, TopicsError
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
-from topics.storage.wal import Shard, Write
+from topics.storage.turn import Write
+from topics.storage.wal import Shard
 
 _SYNC_THREADS = 4
 _IDLE_S = 0.5

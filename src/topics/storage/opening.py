@@ -19,7 +19,8 @@ from topics.storage.recovery import FORMAT_LINE, Found, is_new, read_store
 from topics.storage.repair import ensure_dir, repair
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
-from topics.storage.wal import Numbers, Shard
+from topics.storage.turn import Numbers
+from topics.storage.wal import Shard
 from topics.storage.walread import FileRead, GroupRead
 
 
@@ -88,6 +89,9 @@ def _recover(store: Store) -> None:
     salvage = options.recovery == "salvage"
     store.store_id = _store_id(read_file(fs, paths.format), paths)
     make_directories(fs, paths)
+    fs.sync_dir(
+        paths.meta
+    )  # a life that was killed right behind the rename of FORMAT left a name that a cut takes away
     identity = fs.identity(paths.root)
     found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity)
     repair(fs, paths, found, salvage)

@@ -43,7 +43,8 @@ from topics.storage.snapshots import Snapshots
 from topics.storage.submission import Submission, WaitFirst, fresh_error
 from topics.storage.tagsearch import find_tagged
 from topics.storage.topic import Effect, Ledger, Topic
-from topics.storage.wal import Numbers, Shard
+from topics.storage.turn import Numbers
+from topics.storage.wal import Shard
 from topics.storage.walfile import discard
 
 

@@ -27,6 +27,8 @@ class ServerProcess:
         self.directory = directory
         self._port_file = directory / "port"
         self._port_file.unlink(missing_ok=True)
+        # A file and no pipe: a server with much to say must not wait for somebody who reads it.
+        self._complaints = directory / "stderr"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         environ |= {
             "TOPICS_DATA_DIR": str(directory / "data"),
@@ -34,13 +36,14 @@ class ServerProcess:
             "TOPICS_PORT_FILE": str(self._port_file),
             **settings,
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "topics.cli.main", "serve"],
-            env=environ,
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        with self._complaints.open("wb") as complaints:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "topics.cli.main", "serve"],
+                env=environ,
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+            )
         self.host, self.port = "", 0
         if wait:
             self.wait_ready()
@@ -58,18 +61,25 @@ class ServerProcess:
                 break
             time.sleep(0.01)
         self.process.kill()
-        raise AssertionError(f"the server did not start: {self.process.communicate()}")
+        self.process.communicate()
+        raise AssertionError(f"the server did not start: {self.complaints}")
+
+    @property
+    def complaints(self) -> str:
+        """What it has written to its standard error so far."""
+        return self._complaints.read_text()
 
     def kill(self) -> str:
         """With SIGKILL; what it had complained about until then."""
         self.process.kill()
-        return self.process.communicate()[1].decode()
+        self.process.communicate()
+        return self.complaints
 
     def stop(self) -> tuple[int, str, str]:
         """Exit status and what it printed."""
         self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=20)
-        return self.process.returncode, out.decode(), err.decode()
+        out, _ = self.process.communicate(timeout=20)
+        return self.process.returncode, out.decode(), self.complaints
 
 
 class Http1:

@@ -13,7 +13,8 @@ from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
 from topics.storage.submission import State, Submission
-from topics.storage.wal import Numbers, Shard, Write
+from topics.storage.turn import Numbers, Write
+from topics.storage.wal import Shard
 from topics.testing.clock import FakeClock
 from topics.testing.disk import FakeDisk
 from topics.testing.faults import Fault, FaultFs

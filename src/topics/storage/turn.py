@@ -1,0 +1,109 @@
+"""One turn of a WAL writer as values: what is to be written, how the next file comes about, and what became of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from topics.host.fs import Fs
+from topics.storage.submission import Submission
+from topics.storage.walfile import Spare, WalFile, make_spare, recycle
+
+SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+
+
+class Numbers:
+    """WAL file numbers: one counter for the whole directory, never reused."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, following: int) -> None:
+        self.next = following
+
+    def take(self) -> int:
+        number = self.next
+        self.next += 1
+        return number
+
+
+@dataclass(slots=True)
+class ShardStats:
+    frames: int = 0
+    batches: int = 0
+    syncs: int = 0
+    bytes_written: int = 0
+    rotations: int = 0
+    submit_full: int = 0
+    depth_peak: int = 0
+    sync_ns: int = 0
+    """Of all syncs together."""
+    sync_counts: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BUCKETS_US) + 1))
+    """Syncs by how long they took; the last for those beyond every bucket."""
+
+    def synced(self, took_ns: int) -> None:
+        self.syncs += 1
+        self.sync_ns += took_ns
+        self.sync_counts[bisect_left(SYNC_BUCKETS_US, took_ns / 1000)] += 1
+
+
+@dataclass(slots=True)
+class SparePlan:
+    """How the next file is to be made; decided under the lock, carried out without it."""
+
+    fs: Fs
+    directory: str
+    serial: int
+    capacity: int
+    old: str | None
+    """A WAL file to recycle."""
+
+    def run(self) -> Spare:
+        if self.old is not None:
+            return recycle(self.fs, self.directory, self.serial, self.old, self.capacity)
+        return make_spare(self.fs, self.directory, self.serial, self.capacity)
+
+
+@dataclass(slots=True)
+class Rotation:
+    number: int
+    spare: Spare | None
+    plan: SparePlan | None
+    """Where no spare is ready, how to make one."""
+    old: WalFile | None
+    previous: tuple[int, int]
+    """Number and valid length of the file before, for the first frame of the new one."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One turn of the writer. `run` fills in what happened; `finish` makes it true."""
+
+    submissions: list[Submission]
+    sync: bool
+    dsync: bool
+    evidence: int | None
+    """What an evidence mark at the front of this batch states to be synced; None = no mark."""
+    rotation: Rotation | None
+    file: WalFile | None = None
+    end: int = 0
+    synced: bool = False
+    took_ns: int = 0
+    """Of the write with its sync."""
+    refused: OSError | None = None
+    """The next file could not be made; no byte was written."""
+    error: OSError | None = None
+
+
+@dataclass(slots=True)
+class Sync:
+    file: WalFile
+    end: int
+    started_ns: int
+    error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            self.file.file.sync()
+        except OSError as error:
+            self.error = error
