@@ -34,6 +34,8 @@ def slow_read(store: Store, instance: Instance, topic: Topic) -> Steps:
                     break  # the record left the WAL while it was read there
                 elif item.gap_from in topic.dead:
                     cursor = item.gap_to
+                elif topic.id not in store.by_id:
+                    return False  # dropped meanwhile; its WAL file may have been recycled since
                 else:
                     raise Violation(f"{instance}: a slow reader is told that {item} is damaged")
         except FileNotFoundError as error:

@@ -146,3 +146,21 @@ def test_smaller_layout_interrupted_between_its_snapshots_survives_a_rotten_one(
         life.disk.corrupt(snapshots[-1], 40)
         life.open()
         assert life.seqs("t") == [1, 2, 3, 4, 5, 6]
+
+
+def test_ephemeral_append_that_fails_to_plan_its_eviction_leaves_nothing_behind() -> None:
+    life = Life(segment_max_events=2)
+    fs = life.open_faulty()
+    life.create("t", durability="fsync")
+    fill(life, "t", 4)
+    assert life.store.checkpoint()
+    life.configure("t", durability="ephemeral", cap_records=4)
+    life.kill()
+    fs = life.open_faulty()
+    for fault in (Fault("map", 1, "EIO", True), Fault("read", 1, "EIO", True)):
+        fs.add(fault)
+    with pytest.raises(TopicsError):
+        fill(life, "t", 1)
+    fs.heal()
+    fill(life, "t", 2)
+    assert life.seqs("t") == [3, 4, 5, 6]

@@ -29,6 +29,7 @@ _RUNNING = (
     ("open", "ENOSPC", ".pre"),
     ("write", "ENOSPC", ".pre"),
     ("truncate", "EIO", ""),
+    ("truncate", "EIO", "/wal/"),
     ("remove", "EIO", ""),
     ("mkdir", "ENOSPC", ""),
     ("read", "EIO", ""),
@@ -36,11 +37,15 @@ _RUNNING = (
 )
 
 
+_FREQUENT = ("write", "sync", "open")
+_RARE = ("truncate", "mkdir")
+
+
 def draw_faults(rng: Random, profile: Profile, opening: bool = False) -> list[Fault]:
     faults = []
     for _ in range(rng.choice((1, 1, 2))):
         call, error, path = rng.choice(profile.faults or _RUNNING)
-        nth = rng.randint(1, 6) if opening or call not in ("write", "sync", "open") else rng.randint(1, 40)
+        nth = rng.randint(1, 40) if call in _FREQUENT and not opening else rng.randint(1, 2 if call in _RARE else 6)
         faults.append(Fault(call, nth, error, rng.random() < 0.3, path))
     return faults
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import topics
+from tests.integration.small_disk import Ballast, small_disk
 from topics.host.fs import OsFs
 from topics.testing.clock import FakeClock
 from topics.testing.ids import FakeIds
@@ -52,3 +53,15 @@ def timed(data: Path, clock: FakeClock) -> Iterator[topics.Log]:
     """A store whose time is `clock`."""
     with topics.Log(OsFs(), str(data), clock, FakeIds(1), ttl_grace_ms=0) as log:
         yield log
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one, that can really be full."""
+    with small_disk(tmp_path / "disk") as place:
+        yield place
+
+
+@pytest.fixture
+def ballast(disk: Path) -> Ballast:
+    return Ballast(disk)

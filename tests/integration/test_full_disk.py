@@ -5,64 +5,20 @@ The disk is a small tmpfs. Mounting one needs the right to; where that is missin
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import topics
+from tests.integration.small_disk import Ballast
 
 pytestmark = pytest.mark.realdisk
 
-DISK_BYTES = 6 * 1024 * 1024
 SMALL: dict[str, Any] = {"wal_shards": 2, "wal_file_bytes": 131_072, "segment_max_events": 200}
 NEVER: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_ms": 1 << 40}
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "topics-test", str(place)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("a full disk needs a small file system of its own, and there is no `mount` here")
-    if done.returncode:
-        pytest.skip(f"a full disk needs a small file system of its own, and mounting one failed: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        if subprocess.run(["umount", str(place)], capture_output=True, check=False).returncode:
-            subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-class Ballast:
-    """Takes room on the disk and gives it back."""
-
-    def __init__(self, disk: Path) -> None:
-        self.path = disk / "ballast"
-
-    def leave(self, left: int) -> None:
-        """Take all but `left` bytes."""
-        with self.path.open("ab", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4096)):
-                pass
-        with self.path.open("r+b") as file:
-            file.truncate(max(self.path.stat().st_size - left, 0))
-
-    def drop(self) -> None:
-        self.path.unlink()
-
-
-@pytest.fixture
-def ballast(disk: Path) -> Ballast:
-    return Ballast(disk)
 
 
 class Ledger:

@@ -7,18 +7,19 @@ path and the method; the body's size, type and shape come last.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
+from types import GeneratorType
 
 from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
 from topics.api.call import Call, decode_segment
 from topics.api.hosts import Hosts
-from topics.api.http import Admission, Answer, Head, Request, Response, Socket, Stream
+from topics.api.http import Admission, Answer, Head, Later, Request, Response, Socket, Stream
 from topics.api.metrics import metrics
 from topics.api.openapi import openapi_json
 from topics.api.probes import health_body
-from topics.api.problems import fault, problem
+from topics.api.problems import fault, problem, told
 from topics.api.routes import Node, Route, find, name_in, scope_of
 from topics.api.service import Service
 from topics.broker.steps import Steps
@@ -32,7 +33,6 @@ from topics.model.errors import (
     NotReady,
     PayloadTooLarge,
     ShuttingDown,
-    StorageError,
     Throttled,
     TopicsError,
     Unauthorized,
@@ -41,7 +41,9 @@ from topics.model.errors import (
 
 log = logging.getLogger("topics.api")
 
-_ANSWERS = (Response, Stream, Socket)
+_ANSWERS = (Response, Later, Stream, Socket)
+_PLACES_MAX = 8192
+"""Paths whose place in the table is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Application:
         self._started_ns = clock.monotonic_ns()
         self._slots = Slots(options.max_inflight_per_key)
         self._hosts = Hosts(options.hosts)
+        self._places: dict[tuple[str, str], tuple[Route, tuple[str | None, ...]]] = {}
+        """What a method and a path were found to mean."""
 
     @property
     def uptime_ms(self) -> int:
@@ -84,6 +88,11 @@ class Application:
         headers = head.headers
         if not self._hosts.allow(headers.get(b"host"), headers.get(b"origin")):
             raise HostNotAllowed("this server does not answer to that Host or Origin; see TOPICS_ALLOWED_HOSTS")
+        if not self.options.keyring.on and self.service is not None:
+            # Nobody to tell apart, and nothing that comes and goes: the same path always means the same.
+            place = self._places.get((head.method, head.path))
+            if place is not None:
+                return Admission(Call(place[0], head, place[1]), self.options.max_body_bytes)  # type: ignore[arg-type]
         segments = head.path.split("/")[1:]
         node, raw_names = find(segments)
         key = self._key(head, node)
@@ -100,6 +109,9 @@ class Application:
         except BaseException:
             self._slots.give(key)
             raise
+        if len(self._places) >= _PLACES_MAX:
+            self._places.clear()
+        self._places[head.method, head.path] = route, names
         release = None if key is ANYONE else partial(self._slots.give, key)
         return Admission(call, self.options.max_body_bytes, release)
 
@@ -142,7 +154,7 @@ class Application:
 
     # -- the whole request ---------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request) -> Answer | Awaitable[Answer]:
+    def handle(self, request: Request) -> Answer | Later | Awaitable[Answer]:
         call = request.context
         assert isinstance(call, Call)
         call.body = request.body
@@ -157,13 +169,13 @@ class Application:
             if self.stopping:
                 raise ShuttingDown("the server is shutting down")
             answer = call.route.handler(service, call)
-            if isinstance(answer, Generator):
-                return service.pump.run(_guarded(answer))
+            if isinstance(answer, GeneratorType):
+                return service.pump.start(_guarded(answer))
             if isinstance(answer, _ANSWERS):
                 return answer
-            return _guarded_async(answer)
+            return _guarded_async(answer)  # type: ignore[arg-type]
         except TopicsError as error:
-            return _told(error)
+            return told(error)
         except Exception:
             log.exception("a handler failed: %s %s", call.head.method, call.route.path)
             return fault()
@@ -174,7 +186,7 @@ class Application:
             return metrics(self.service, call, self.uptime_ms, self.progress)
         if call.route.path == "/openapi.json":
             return Response(200, openapi_json(self.options.version))
-        return Response(200, health_body(self.options.version, self.uptime_ms))
+        return Response(200, health_body(self.options.version, self.uptime_ms, self.service))
 
     # -- what the transport finds wrong --------------------------------------------------------------------------------
 
@@ -189,17 +201,11 @@ class Application:
         return problem(InvalidRequest(why))
 
 
-def _told(error: TopicsError) -> Response:
-    if isinstance(error, StorageError):
-        log.error("%s", error.message)
-    return problem(error)
-
-
 async def _guarded_async(answer: Awaitable[Answer]) -> Answer:
     try:
         return await answer
     except TopicsError as error:
-        return _told(error)
+        return told(error)
     except Exception:
         log.exception("a handler failed")
         return fault()
@@ -210,7 +216,7 @@ def _guarded(steps: Steps[Answer]) -> Steps[Answer]:
     try:
         return (yield from steps)
     except TopicsError as error:
-        return _told(error)
+        return told(error)
     except Exception:
         log.exception("a handler failed")
         return fault()

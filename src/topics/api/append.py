@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from topics.api.auth import Scope
 from topics.api.call import JSON, Call
-from topics.api.http import Response
+from topics.api.http import Answer, Later, Response
 from topics.api.ndjson import records_of_lines
+from topics.api.problems import told
 from topics.api.service import Service
 from topics.api.topics import check_dead_letter
 from topics.api.wire import AppendIn, RecordIn, decode
@@ -18,6 +21,7 @@ from topics.format.prepared import Prepared
 from topics.model import limits
 from topics.model.config import TopicConfig
 from topics.model.errors import BatchTooLarge, Forbidden, InvalidRecord, InvalidRequest, UnsupportedMediaType
+from topics.storage.append import Append
 
 NDJSON = b"application/x-ndjson"
 ARROW = b"application/vnd.apache.arrow.stream"
@@ -25,7 +29,7 @@ ARROW = b"application/vnd.apache.arrow.stream"
 _NO_MORE = b'{"records":[]}'
 
 
-def append(service: Service, call: Call) -> Steps[Response]:
+def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
     (name,) = call.names
     kind = call.content_type()
     config: TopicConfig | None = None
@@ -52,8 +56,35 @@ def append(service: Service, call: Call) -> Steps[Response]:
         )
     if may_create is None:
         may_create = config is None or config.auto_create
-    done = yield from service.broker.append(name, prepared, key, config, may_create)
+    ordered = service.broker.append_now(name, prepared, key)
+    if ordered is None:
+        return _append_and_wait(service, call, prepared, key, config, may_create)
+    if ordered.submission is None:
+        return _settled(service, call, ordered)
+    return service.pump.after(ordered.submission, partial(_settled, service, call, ordered))
+
+
+def _append_and_wait(
+    service: Service, call: Call, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
+) -> Steps[Answer]:
+    done = yield from service.broker.append(call.names[0], prepared, key, config, may_create)
     return _answer(call, done, service.now_ns())
+
+
+def _settled(service: Service, call: Call, ordered: Append) -> Response:
+    """The answer to an append whose submission, if it has one, has come to its end."""
+    submission = ordered.submission
+    now_ns = service.now_ns()
+    if submission is None:
+        done = Appended(ordered.topic.name, ordered.first_seq, ordered.count, False, ordered.deduped, False, 0)
+    elif submission.error is not None:
+        return told(submission.error)
+    else:
+        waited = now_ns - ordered.ordered_ns
+        done = Appended(
+            ordered.topic.name, ordered.first_seq, ordered.count, False, False, submission.needs_sync, waited
+        )
+    return _answer(call, done, now_ns)
 
 
 def _of_arrow(body: bytes) -> list[RecordIn]:
@@ -113,7 +144,9 @@ def _check_key(key: str | None) -> None:
 def _answer(call: Call, done: Appended, now_ns: int) -> Response:
     first, last = done.first_seq, done.last_seq
     seqs = b""
-    if call.flag("return_seqs", True) if call.head.query else True:
+    if done.count == 1 and not call.head.query:
+        seqs = b',"seqs":[%d]' % first
+    elif not call.head.query or call.flag("return_seqs", True):
         seqs = b',"seqs":[' + ",".join(map(str, range(first, last + 1))).encode() + b"]"
     more = b""
     if not done.deduped:

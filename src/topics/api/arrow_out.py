@@ -12,6 +12,7 @@ from topics.format.ops import collect_columns
 from topics.format.render import WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
 from topics.model.record import Gap
 
+_SEQ_MAX = (1 << 63) - 1
 _TIME = pa.timestamp("ms", tz="UTC")
 SCHEMA = pa.schema([
     ("seq", pa.int64()), ("gap_from", pa.int64()), ("gap_to", pa.int64()), ("ts", _TIME),
@@ -39,7 +40,8 @@ def arrow_pieces(history: History, want: int) -> Iterator[bytes]:
         yield sink.take()
         if left <= 0:
             break
-    writer.write_batch(_row(history.next_from_seq, history.head_seq, "end", None))
+    # A seq may be asked for that no signed column can hold; nothing will ever be there.
+    writer.write_batch(_row(min(history.next_from_seq, _SEQ_MAX), history.head_seq, "end", None))
     writer.close()
     yield sink.take()
 

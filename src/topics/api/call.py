@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from topics.api.auth import ANYONE, Key
-from topics.api.http import Answer, Head, Response
+from topics.api.http import Answer, Head, Later, Response
 from topics.broker.steps import Steps
 from topics.model.errors import Forbidden, UnsupportedMediaType
 
@@ -109,4 +109,4 @@ def decode_segment(raw: str) -> str | None:
         return None
 
 
-Handler = Callable[..., Answer | Steps[Answer] | Awaitable[Answer]]
+Handler = Callable[..., Answer | Later | Steps[Answer] | Awaitable[Answer]]

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 from topics.api import compress
-from topics.api.http import Admission, Answer, App, Head, Request, Response, Sink, Socket, Stream
+from topics.api.http import Admission, Answer, App, Head, Later, Request, Response, Sink, Socket, Stream
 from topics.api.options import TransportOptions
 
 # Up to here a body is inflated or compressed between two turns of the loop, above it in a thread.
@@ -61,7 +61,7 @@ class Exchange:
         self._release: Callable[[], None] | None = None
         self._body: list[bytes] = []
         self._size = 0
-        self._task: asyncio.Future[None] | asyncio.Future[Answer] | None = None
+        self._task: asyncio.Future[None] | asyncio.Future[Answer] | Later | None = None
         self.head = head
         self.answer: Answer | None = None
         """Set once, before `deliver` is called."""
@@ -136,8 +136,8 @@ class Exchange:
         whole = body[0] if len(body) == 1 else b"".join(body)
         coding = self.head.headers.get(b"content-encoding")
         if coding is not None and whole:
-            self._task = asyncio.ensure_future(self._inflate_and_handle(coding, whole))
-            self._task.add_done_callback(self._slow_done)
+            task = self._task = asyncio.ensure_future(self._inflate_and_handle(coding, whole))
+            task.add_done_callback(self._slow_done)
             return
         answer = self._handle(whole)
         if type(answer) is Response and len(answer.body) < self._options.compress_min:
@@ -145,13 +145,16 @@ class Exchange:
             self.answer = answer
             self.release()
             self._deliver(self)
+        elif isinstance(answer, Later):
+            self._task = answer
+            answer.then(self._told, self._broke)
         elif isinstance(answer, ANSWERS):
             self._answered(answer)
         else:
-            self._task = asyncio.ensure_future(answer)
-            self._task.add_done_callback(self._handler_done)
+            waited = self._task = asyncio.ensure_future(answer)
+            waited.add_done_callback(self._handler_done)
 
-    def _handle(self, body: bytes) -> Answer | Awaitable[Answer]:
+    def _handle(self, body: bytes) -> Answer | Later | Awaitable[Answer]:
         assert self._admission is not None
         try:
             return self._app.handle(Request(self.head, body, self._admission.context))
@@ -181,6 +184,19 @@ class Exchange:
         if inspect.isawaitable(answer):
             answer = await answer
         self._answered(answer)
+
+    def _told(self, answer: Answer) -> None:
+        self._task = None
+        quick = type(answer) is Response and self._release is None and not self.dropped
+        if quick and len(answer.body) < self._options.compress_min:  # type: ignore[union-attr]
+            self.answer = answer
+            self._deliver(self)
+        else:
+            self._answered(answer)
+
+    def _broke(self, error: BaseException) -> None:
+        self._task = None
+        self._answered(self._failed(error))
 
     def _handler_done(self, task: asyncio.Future[Answer]) -> None:
         self._task = None
@@ -231,8 +247,8 @@ class Exchange:
         elif len(answer.body) <= INLINE_BYTES_MAX:
             self._finish(_coded(answer, coding, compress.deflate(coding, answer.body)))
         else:
-            self._task = asyncio.ensure_future(self._compress_in_thread(answer, coding))
-            self._task.add_done_callback(self._slow_done)
+            task = self._task = asyncio.ensure_future(self._compress_in_thread(answer, coding))
+            task.add_done_callback(self._slow_done)
 
     async def _compress_in_thread(self, answer: Response, coding: bytes) -> None:
         self._finish(_coded(answer, coding, await asyncio.to_thread(compress.deflate, coding, answer.body)))

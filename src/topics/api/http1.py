@@ -97,9 +97,12 @@ class Http1:
                 self._parse(data)
         finally:
             pipeline.uncork()
-        if pipeline.at_rest and self._between_requests and not self._connection.paused:
-            # One or more whole requests, answered: nothing is left to decide.
-            self._since = self._ticker.now
+        if len(pipeline) == 1 < self._options.pipeline_max and not (
+            pipeline.ending or self._held or self._connection.paused
+        ):
+            # The usual request, on its way: nothing to decide until it is answered, unless there is an upgrade.
+            if self._upgrading is not None:
+                self._settled()
         else:
             self._settled()
 
@@ -195,6 +198,10 @@ class Http1:
         """Close, pause or go on, as the pipeline now asks."""
         connection = self._connection
         pipeline = self._pipeline
+        if pipeline.at_rest and self._between_requests and not (self._held or connection.paused):
+            # One or more whole requests, answered: nothing is left to decide.
+            self._since = self._ticker.now
+            return
         if connection.closing or connection.speaker is not self:
             return
         if pipeline.over:

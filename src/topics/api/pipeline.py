@@ -92,7 +92,15 @@ class Pipeline:
         if self._pumping or not queue or queue[0] is not exchange:
             return
         answer = exchange.answer
-        if type(answer) is Response and self._plain(exchange, answer):
+        if (
+            type(answer) is Response
+            and not answer.headers
+            and answer.body
+            and not (answer.close or exchange.upgrades or self.ending)
+            and exchange.keep_alive
+            and exchange.head.version == "1.1"
+            and exchange.head.method != "HEAD"
+        ):
             # By far the most frequent case: the next answer due, with nothing special about it.
             queue.popleft()
             body = answer.body
@@ -106,20 +114,6 @@ class Pipeline:
                 self._settled()
         else:
             self._pump()
-
-    def _plain(self, exchange: Exchange, answer: Response) -> bool:
-        """Nothing but status, type, length and body is to be said."""
-        head = exchange.head
-        return (
-            not answer.headers
-            and bool(answer.body)
-            and exchange.keep_alive
-            and not answer.close
-            and not exchange.upgrades
-            and not self.ending
-            and head.version == "1.1"
-            and head.method != "HEAD"
-        )
 
     def _pump(self) -> None:
         if self._pumping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from topics.api.http import Response
 from topics.model import errors
 from topics.model.errors import TopicsError
+
+log = logging.getLogger("topics.api")
 
 STATUS: Final[dict[type[TopicsError], int]] = {
     errors.InvalidRequest: 400,
@@ -63,6 +66,10 @@ def message_of(error: TopicsError) -> str:
         return "stored data is damaged; the rest of the store is served"
     if isinstance(error, errors.StorageError):
         return "the storage failed; the log of the server says how"
+    if isinstance(error, errors.ReadOnly):
+        return "the disk failed, and this part of the store is read-only; restart the server to write again"
+    if isinstance(error, errors.DiskFull):
+        return "the disk has no room for the next file of the WAL; free disk space to write again"
     return error.message or error.code
 
 
@@ -88,6 +95,13 @@ def problem(error: TopicsError) -> Response:
     if status in (429, 503):
         response.headers.append(RETRY_LATER)
     return response
+
+
+def told(error: TopicsError) -> Response:
+    """The answer; what the storage has to say goes to the log as well."""
+    if isinstance(error, errors.StorageError):
+        log.error("%s", error.message)
+    return problem(error)
 
 
 def fault() -> Response:

@@ -1,17 +1,20 @@
 """Drives the store for the event loop: use cases are parked while the disk works, and woken once per batch.
 
-A write that needs no sync, and a lone one that does while syncs are quick, runs in place: a hop to a thread and back
-costs more than the write. Everything else of a shard goes to its writer thread, which goes on taking what has queued
-meanwhile; whatever one turn completes wakes the loop with one call.
+A write that needs no sync, and one that does while syncs are quick, runs in place: a thread has to ask the busy loop
+for the interpreter before and after its write, which takes longer than the sync of a fast disk. Everything else of a
+shard goes to its writer thread, which goes on taking what has queued meanwhile; whatever one turn completes wakes the
+loop with one call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from topics.api.http import Answer, Later
 from topics.broker.forwarding import Forwarder
 from topics.broker.steps import Nap, Steps
 from topics.storage.commit import Background, Committer, run_checkpoint
@@ -26,6 +29,8 @@ _INLINE_BYTES_MAX = 256 * 1024
 """A larger write keeps the loop from others for longer than a thread hop would."""
 _QUICK_NS = 2_000_000
 """Syncs slower than this on average go to the writer thread even when nobody else waits."""
+_QUICK_GROUP_NS = 500_000
+"""The same where others wait too: they share the sync, and whoever only reads is kept waiting by it."""
 
 
 class Pump:
@@ -39,11 +44,13 @@ class Pump:
         self.background = Background(store, self.committer)
         self._thread_id = threading.get_ident()
         self._writers = [_Writer(self, shard) for shard in store.shards]
-        self._released: list[_Run[Any]] = []
+        self._released: list[_Run[Any] | _Wait] = []
         """Runs to go on with; appended to under the lock by whoever completes something."""
         self._wanted: set[int] = set()
         """Shards with something to write at the end of this turn of the loop."""
         self._flush_soon = False
+        self._flushing = False
+        """What is released now is woken at the end of it."""
         self._wake_soon = False
         self._turn_soon = False
         self._crowded = False
@@ -61,10 +68,35 @@ class Pump:
         run = _Run(self, steps)
         if run.advance():
             return run.value
-        run.future = self.loop.create_future()
-        if run.naps:
-            run.future.add_done_callback(run.left)
-        return run.future
+        future: asyncio.Future[T] = self.loop.create_future()
+
+        def tell(value: Any) -> None:
+            if not future.cancelled():
+                future.set_result(value)
+
+        def fail(error: BaseException) -> None:
+            if not future.cancelled():
+                future.set_exception(error)
+
+        def left(done: asyncio.Future[T]) -> None:
+            if done.cancelled():
+                run.cancel()
+
+        run.then(tell, fail)
+        future.add_done_callback(left)
+        return future
+
+    def start(self, steps: Steps[Answer]) -> Answer | Later:
+        """The same for a use case that ends in an answer and turns its errors into answers by itself."""
+        run = _Run(self, steps)
+        return run.value if run.advance() else run
+
+    def after(self, submission: Submission, answer: Callable[[], Answer]) -> Answer | Later:
+        """What `answer` says once the submission is settled. It raises nothing."""
+        if submission.settled or self.settle_now(submission):
+            return answer()
+        wait = _Wait(self, submission, answer)
+        return wait if wait.park() else answer()
 
     def stop_waiting(self) -> None:
         """Every nap ends now and none begins: parked long polls are answered."""
@@ -105,17 +137,25 @@ class Pump:
     def _flush(self) -> None:
         self._flush_soon = False
         wanted, self._wanted = self._wanted, set()
-        for index in wanted:
-            shard = self.store.shards[index]
-            with self.lock:
-                self._crowded = self._crowded and len(shard.queue) > 1
-                write = shard.take()
-            if write is not None:
-                self._write(shard, write)
-            self.committer.nudge(shard)
+        self._flushing = True
+        try:
+            for index in wanted:
+                shard = self.store.shards[index]
+                with self.lock:
+                    self._crowded = self._crowded and len(shard.queue) > 1
+                    write = shard.take()
+                if write is not None:
+                    self._write(shard, write)
+                self.committer.nudge(shard)
+        finally:
+            self._flushing = False
+            if self._released:
+                self._wake()
 
     def _write(self, shard: Shard, write: Write) -> None:
         if not self._in_place(write):
+            # Forgotten little by little, so that a disk that was slow for a while is tried again.
+            self._sync_ns -= self._sync_ns >> 7
             self._writers[shard.index].put(write)
             return
         started = self.store.clock.monotonic_ns() if write.sync else 0
@@ -129,22 +169,23 @@ class Pump:
     def _in_place(self, write: Write) -> bool:
         if write.rotation is not None:
             return False
+        if sum(submission.size for submission in write.submissions) > _INLINE_BYTES_MAX:
+            return False
         if not write.sync:
-            return sum(submission.size for submission in write.submissions) <= _INLINE_BYTES_MAX
-        awaited = sum(not submission.detached for submission in write.submissions)
-        return awaited == 1 and self._sync_ns < _QUICK_NS and write.submissions[0].size <= _INLINE_BYTES_MAX
+            return True
+        return self._sync_ns < (_QUICK_NS if len(write.submissions) == 1 else _QUICK_GROUP_NS)
 
     # -- waking ----------------------------------------------------------------------------------------------------
 
-    def released(self, run: _Run[Any]) -> None:
+    def released(self, run: _Run[Any] | _Wait) -> None:
         """Under the lock, from any thread. The first of a batch schedules the one wake-up for all of it."""
         self._released.append(run)
         if not self._wake_soon:
             self._wake_soon = True
-            if threading.get_ident() == self._thread_id:
-                self.loop.call_soon(self._wake)
-            else:
+            if threading.get_ident() != self._thread_id:
                 self.loop.call_soon_threadsafe(self._wake)
+            elif not self._flushing:
+                self.loop.call_soon(self._wake)
 
     def lead_wanted(self, shard: Shard) -> None:
         """Under the lock, from any thread: a submission in the queue has nobody who writes it."""
@@ -155,7 +196,10 @@ class Pump:
             self._wake_soon = False
             runs, self._released = self._released, []
         for run in runs:
-            run.resume()
+            try:
+                run.resume()
+            except Exception as error:  # of one of them: the others get their answers
+                self.loop.call_exception_handler({"message": "an answer was not delivered", "exception": error})
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -178,10 +222,53 @@ class Pump:
             self.store.release()
 
 
-class _Run(Generic[T]):
+class _Wait(Later):
+    """An answer that needs nothing but its submission settled."""
+
+    __slots__ = ("_answer", "_cancelled", "_pump", "_submission")
+
+    def __init__(self, pump: Pump, submission: Submission, answer: Callable[[], Answer]) -> None:
+        self._pump = pump
+        self._submission = submission
+        self._answer = answer
+        self._cancelled = False
+
+    def park(self) -> bool:
+        """False if it was settled meanwhile."""
+        pump, submission = self._pump, self._submission
+        with pump.lock:
+            if submission.settled:
+                return False
+            submission.waiters.append(self)
+        shard = submission.shard
+        assert shard is not None
+        if not (pump._flush_soon and shard.index in pump._wanted):
+            pump.write_soon(shard)
+        return True
+
+    def release(self) -> None:
+        """By the store, under its lock."""
+        submission = self._submission
+        if submission.settled:
+            self._pump.released(self)
+            return
+        submission.waiters.append(self)
+        assert submission.shard is not None
+        self._pump.lead_wanted(submission.shard)
+
+    def cancel(self) -> None:
+        """What was submitted stays so; nobody is told."""
+        self._cancelled = True
+
+    def resume(self) -> None:
+        if not self._cancelled:
+            self._tell(self._answer())
+
+
+class _Run(Later, Generic[T]):
     """One use case on its way. Also what is released when its submission is settled or its nap is over."""
 
-    __slots__ = ("_nap", "_pump", "_steps", "_submission", "_timer", "future", "value")
+    __slots__ = ("_cancelled", "_nap", "_pump", "_steps", "_submission", "_timer", "value")
 
     def __init__(self, pump: Pump, steps: Steps[T]) -> None:
         self._pump = pump
@@ -189,7 +276,7 @@ class _Run(Generic[T]):
         self._submission: Submission | None = None
         self._nap: Nap | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.future: asyncio.Future[T] | None = None
+        self._cancelled = False
         self.value: T
 
     def advance(self) -> bool:
@@ -219,10 +306,6 @@ class _Run(Generic[T]):
         pump.write_soon(submission.shard)
         return True
 
-    @property
-    def naps(self) -> bool:
-        return self._nap is not None
-
     def _sleep(self, nap: Nap) -> bool:
         """True if there is nothing to sleep for."""
         pump = self._pump
@@ -236,9 +319,6 @@ class _Run(Generic[T]):
         self._nap = nap
         self._timer = pump.loop.call_later(nap.wait_ms / 1000, self.nap_over)
         pump._naps.add(self)
-        if self.future is not None:
-            self.future.remove_done_callback(self.left)
-            self.future.add_done_callback(self.left)
         return False
 
     def release(self) -> None:
@@ -261,9 +341,10 @@ class _Run(Generic[T]):
             self._nap.sleeper = None
         self.resume()
 
-    def left(self, future: asyncio.Future[T]) -> None:
+    def cancel(self) -> None:
         """The caller went away: its nap need not end by itself."""
-        if self._nap is not None and future.cancelled():
+        self._cancelled = True
+        if self._nap is not None:
             self.nap_over()
 
     def resume(self) -> None:
@@ -273,19 +354,16 @@ class _Run(Generic[T]):
             self._pump._naps.discard(self)
             assert self._timer is not None
             self._timer.cancel()
-        future = self.future
-        assert future is not None
-        if future.cancelled():
+        if self._cancelled:
             self._steps.close()
             return
         try:
             done = self.advance()
         except BaseException as error:
-            if not future.cancelled():
-                future.set_exception(error)
+            self._fail(error)
             return
-        if done and not future.cancelled():
-            future.set_result(self.value)
+        if done:
+            self._tell(self.value)  # type: ignore[arg-type]
 
 
 class _Writer:

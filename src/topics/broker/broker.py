@@ -157,6 +157,18 @@ class Broker:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
+    def append_now(self, name: str, prepared: Prepared, key: str | None) -> Append | None:
+        """Order an append without waiting; None where its topic has to be made or something else to end first."""
+        store = self.store
+        with store.lock:
+            known = store.topics.get(name)
+            if known is None or known.closing:
+                return None
+            try:
+                return store.append(name, prepared, key)
+            except WaitFirst:
+                return None
+
     def append(
         self, name: str, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
     ) -> Steps[Appended]:

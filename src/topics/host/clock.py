@@ -41,7 +41,8 @@ class SteadyClock:
         self._rule = rule
 
     def now_ms(self) -> int:
-        return self._rule.read(self._clock.now_ms(), self._clock.monotonic_ns())
+        clock = self._clock
+        return self._rule.read(clock.now_ms(), clock.monotonic_ns())
 
     def monotonic_ns(self) -> int:
         return self._clock.monotonic_ns()

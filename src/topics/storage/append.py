@@ -31,10 +31,64 @@ class Append:
     deduped: bool = False
     submission: Submission | None = None
     """None where nothing is to be waited for."""
+    ordered_ns: int = 0
+    """Monotonic time at which it was handed to the WAL."""
 
     @property
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
+
+
+class AppendSubmission(Submission):
+    """The frames of an append, and what publishing it takes: as fields, because closures would cost as much as the
+    write of a single record."""
+
+    __slots__ = ("accounted", "chunk", "count", "effect", "evict", "first_seq", "key", "prefix", "rider", "topic", "ts")
+
+    topic: Topic
+    first_seq: int
+    count: int
+    ts: int
+    accounted: int
+    effect: Effect
+    chunk: Chunk
+    prefix: int
+    """Bytes of other frames in front of the records."""
+    key: str | None
+    evict: EvictWatermark | None
+    rider: Rider | None
+
+
+def _publish(done: Submission) -> None:
+    assert isinstance(done, AppendSubmission)
+    assert done.file is not None
+    topic, first, count, key = done.topic, done.first_seq, done.count, done.key
+    topic.tail.settle(done.chunk, first, count, done.file, done.offset + done.prefix)
+    topic.apply_append(first, count, done.accounted, done.ts)
+    if key is not None:
+        topic.apply_dedupe(key, first, count, done.ts)
+        topic.gates.pop(key, None)
+    if done.evict is not None:
+        topic.apply_evict(done.evict.evict_floor, done.evict.expiry_floor)
+    topic.ledger.ordered -= done.accounted
+    if done.rider is not None:
+        done.rider.apply()
+    topic.settled(done.effect)
+    # Each refers to the other: such a ring, with its batch, would wait for the collector.
+    done.effect.submission = None
+    topic.wake()
+
+
+def _give_up(failed: Submission) -> None:
+    assert isinstance(failed, AppendSubmission)
+    topic = failed.topic
+    topic.ledger.ordered -= failed.accounted
+    if failed.rider is not None:
+        failed.rider.fail()
+    if failed.key is not None:
+        topic.gates.pop(failed.key, None)
+    if failed.file is None:
+        topic.withdraw(failed.effect)
 
 
 def check_room(topic: Topic, prepared: Prepared) -> None:
@@ -86,10 +140,12 @@ def order_append(
 ) -> Append:
     """Give the batch its seqs and hand it to the WAL. `prepared` is used up."""
     ordered = topic.ordered
-    cls = ordered.config.commit_class
-    first = ordered.head + 1
-    ts = max(now_ms, ordered.ts)
-    append = Append(topic, first, prepared.count, ts)
+    config = ordered.config
+    cls = config.commit_class
+    first, count = ordered.head + 1, prepared.count
+    last = first + count - 1
+    ts = now_ms if now_ms > ordered.ts else ordered.ts
+    append = Append(topic, first, count, ts, ordered_ns=mono_ns)
     if cls == Durability.EPHEMERAL:
         if topic.pending:
             raise WaitFirst(topic.pending[-1].submission)
@@ -99,20 +155,25 @@ def order_append(
         return append
     reservation = None
     if cls == Durability.DISK:
-        reservation = _plan_reservation(topic, append.last_seq, prepared.count, mono_ns, reserve_seqs)
+        reservation = _plan_reservation(topic, last, count, mono_ns, reserve_seqs)
     durable = cls == Durability.FSYNC
     flags = DURABLE if durable else 0
-    effect = Effect(head=append.last_seq, ts=ts, live=prepared.count, bytes=prepared.accounted, batch=prepared)
-    # The entries go in before the eviction is decided: a batch larger than its cap evicts records of its own.
-    chunk = topic.tail.add(first, prepared.entries, prepared.count)
-    try:
-        evict = _plan_eviction(topic, prepared, effect)
-        stamp(prepared.frames, prepared.entries, prepared.count, topic.id, first, ts, durable, evict is not None)
-    except BaseException:
-        topic.tail.cut_after(ordered.head)
-        raise
-    start = (first - chunk.first_seq) * ENTRY_SIZE
-    chunk.buffer[start : start + len(prepared.entries)] = prepared.entries
+    effect = Effect(head=last, ts=ts, live=count, bytes=prepared.accounted, batch=prepared)
+    evict = None
+    if config.cap_records or config.cap_bytes:
+        # The entries go in before the eviction is decided: a batch larger than its cap evicts records of its own.
+        chunk = topic.tail.add(first, prepared.entries, count)
+        try:
+            evict = _plan_eviction(topic, prepared, effect)
+            stamp(prepared.frames, prepared.entries, count, topic.id, first, ts, durable, evict is not None)
+        except BaseException:
+            topic.tail.cut_after(ordered.head)
+            raise
+        start = (first - chunk.first_seq) * ENTRY_SIZE
+        chunk.buffer[start : start + len(prepared.entries)] = prepared.entries
+    else:
+        stamp(prepared.frames, prepared.entries, count, topic.id, first, ts, durable, False)
+        chunk = topic.tail.add(first, prepared.entries, count)
     buffers: Buffers = []
     prefix = 0
     if key is not None:
@@ -127,44 +188,29 @@ def order_append(
     buffers.append(prepared.frames)
     if evict is not None:
         buffers.append(encode_frame(Kind.EVICT_WATERMARK, topic.id, evict.encode(), ts=ts, flags=flags))
-    accounted = prepared.accounted
-    ledger = topic.ledger
-    ledger.ordered += accounted
-    last = append.last_seq
-
-    def apply(done: Submission) -> None:
-        assert done.file is not None
-        topic.tail.settle(chunk, first, append.count, done.file, done.offset + prefix)
-        topic.apply_append(first, append.count, accounted, ts)
-        if key is not None:
-            topic.apply_dedupe(key, first, append.count, ts)
-            topic.gates.pop(key, None)
-        if evict is not None:
-            topic.apply_evict(evict.evict_floor, evict.expiry_floor)
-        ledger.ordered -= accounted
-        if rider is not None:
-            rider.apply()
-        topic.settled(effect)
-        topic.wake()
-
-    def fail(failed: Submission) -> None:
-        ledger.ordered -= accounted
-        if rider is not None:
-            rider.fail()
-        if key is not None:
-            topic.gates.pop(key, None)
-        if failed.file is None:
-            topic.withdraw(effect)
-
-    submission = Submission(
+    # A ceiling never falls: one that is high enough now need not be asked again.
+    early = cls == Durability.DISK and topic.ceiling < last
+    submission = AppendSubmission(
         topic.id,
         buffers,
-        apply,
+        _publish,
         needs_sync=durable,
-        ceiling=(lambda: topic.ceiling >= last) if cls == Durability.DISK else None,
-        on_fail=fail,
+        ceiling=(lambda: topic.ceiling >= last) if early else None,
+        on_fail=_give_up,
     )
-    submission.frames = len(buffers) - 1 + append.count
+    submission.frames = len(buffers) - 1 + count
+    submission.topic = topic
+    submission.first_seq = first
+    submission.count = count
+    submission.ts = ts
+    submission.accounted = prepared.accounted
+    submission.effect = effect
+    submission.chunk = chunk
+    submission.prefix = prefix
+    submission.key = key
+    submission.evict = evict
+    submission.rider = rider
+    topic.ledger.ordered += prepared.accounted
     effect.submission = append.submission = submission
     topic.order(effect)
     if key is not None:
@@ -180,11 +226,14 @@ def _append_in_ram(append: Append, shard: Shard, prepared: Prepared, key: str | 
     topic = append.topic
     effect = Effect(head=append.last_seq, ts=append.ts, live=prepared.count, bytes=prepared.accounted)
     chunk = topic.tail.add(append.first_seq, prepared.entries, prepared.count, ram=True)
-    evict = _plan_eviction(topic, prepared, effect)
-    if evict is not None and reaches_disk(topic, evict.evict_floor + 1, ()):
-        # Records on disk end by a synced frame alone: that first, then the caller asks again.
+    try:
+        evict = _plan_eviction(topic, prepared, effect)
+        if evict is not None and reaches_disk(topic, evict.evict_floor + 1, ()):
+            # Records on disk end by a synced frame alone: that first, then the caller asks again.
+            raise WaitFirst(_evict_on_disk(topic, shard, min(evict.evict_floor, topic.head), append.ts))
+    except BaseException:
         topic.tail.cut_after(topic.head)
-        raise WaitFirst(_evict_on_disk(topic, shard, min(evict.evict_floor, topic.head), append.ts))
+        raise
     stamp(prepared.frames, prepared.entries, prepared.count, topic.id, append.first_seq, append.ts, False, False)
     start = (append.first_seq - chunk.first_seq) * ENTRY_SIZE
     chunk.buffer[start : start + len(prepared.entries)] = prepared.entries

@@ -52,6 +52,7 @@ def moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
     if not isinstance(part.source, WalFile):
         return False
     with store.lock:
+        check_there(store, topic)  # of a dropped topic the file may be somebody else's by now
         return topic.copied >= seq or seq in topic.dead
 
 

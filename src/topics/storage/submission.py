@@ -31,6 +31,9 @@ class State(enum.IntEnum):
     FAILED = 3
 
 
+_DONE = int(State.DONE)
+
+
 def fresh_error(error: TopicsError) -> TopicsError:
     """A fresh error of the same kind: one exception object must not be raised in many threads."""
     fresh = type(error).__new__(type(error))
@@ -77,7 +80,7 @@ class Submission:
     ) -> None:
         self.lane = lane
         self.buffers = buffers
-        self.size = sum(map(len, buffers))
+        self.size = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         self.frames = len(buffers)
         """How many frames they hold, for the statistics."""
         self.apply = apply
@@ -99,7 +102,7 @@ class Submission:
 
     @property
     def settled(self) -> bool:
-        return self.state >= State.DONE
+        return self.state >= _DONE
 
     def complete(self) -> None:
         self.state = State.DONE
@@ -134,9 +137,11 @@ class Submission:
         self.on_fail = self.ceiling = None
 
     def _wake(self) -> None:
-        for waiter in self.waiters:
-            waiter.release()
-        self.waiters = []
+        waiters = self.waiters
+        if waiters:
+            self.waiters = []
+            for waiter in waiters:
+                waiter.release()
 
 
 def _nothing(_: Submission) -> None:

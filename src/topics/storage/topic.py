@@ -77,16 +77,18 @@ class Ordered:
         return max(self.evict_floor, self.expiry_floor, self.delete_below - 1)
 
     def add(self, effect: Effect) -> None:
-        self.head = max(self.head, effect.head)
-        self.ts = max(self.ts, effect.ts)
+        if effect.head > self.head:
+            self.head = effect.head
+        if effect.ts > self.ts:
+            self.ts = effect.ts
         self.live += effect.live
         self.bytes += effect.bytes
-        self.evict_floor = max(self.evict_floor, effect.evict_floor)
-        self.expiry_floor = max(self.expiry_floor, effect.expiry_floor)
-        self.delete_below = max(self.delete_below, effect.delete_below)
         if effect.config is not None:
             self.config = effect.config
         if effect.ranges or effect.evict_floor or effect.expiry_floor or effect.delete_below:
+            self.evict_floor = max(self.evict_floor, effect.evict_floor)
+            self.expiry_floor = max(self.expiry_floor, effect.expiry_floor)
+            self.delete_below = max(self.delete_below, effect.delete_below)
             if self.overlay is None:
                 self.overlay = DeadSet()
             for first, last in effect.ranges:
@@ -203,7 +205,8 @@ class Topic:
     def apply_append(self, first_seq: int, count: int, accounted: int, ts: int) -> None:
         """Records first_seq .. first_seq + count - 1, already in the tail, become readable."""
         self.dirty = True
-        self.last_ts = max(self.last_ts, ts)
+        if ts > self.last_ts:
+            self.last_ts = ts
         last = first_seq + count - 1
         if first_seq <= self.dead.floor:  # a floor known from later than these records: they are dead on arrival
             self.head = max(self.head, last)

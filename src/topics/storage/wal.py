@@ -93,7 +93,8 @@ class Shard:
         submission.shard = self
         self.queue.append(submission)
         self.queued_bytes += submission.size
-        self.stats.depth_peak = max(self.stats.depth_peak, len(self.queue))
+        if len(self.queue) > self.stats.depth_peak:
+            self.stats.depth_peak = len(self.queue)
         return submission
 
     def has_room(self, size: int) -> bool:

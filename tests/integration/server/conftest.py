@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,12 +24,7 @@ def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 @pytest.fixture
 def target(shared_target: Target) -> Iterator[Target]:
     """Whatever a test does to it: it lives, its data are the same, and it has logged no trouble."""
-    before = shared_target.content()
+    before, complaints = shared_target.content(), shared_target.server.complaints
     yield shared_target
+    assert shared_target.server.complaints == complaints
     assert shared_target.content() == before
-    assert shared_target.server.complaints == ""
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any
 
@@ -68,5 +69,5 @@ def read_rest(wire: socket.socket) -> bytes:
 
 
 def statuses(answers: bytes) -> list[int]:
-    """Of every answer in a row of them; what stands in bodies does not begin a line."""
-    return [int(line.split()[1]) for line in answers.split(b"\r\n") if line.startswith(b"HTTP/1.")]
+    """Of every answer in a row of them."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3}) [A-Z]", answers)]
