@@ -111,9 +111,7 @@ def wait_ready(server: Server) -> Server:
 def start_topics(path: Path, source: str | None = None) -> Server:
     """`source` is another `src` directory to serve from, to compare two versions of the server."""
     port = free_port()
-    command = [sys.executable, "-m", "topics.cli.main"]
-    if source is None:
-        command = [str(Path(sys.executable).with_name("topics"))]
+    command = [str(Path(sys.executable).with_name("topics"))]
     environment = dict(os.environ, TOPICS_DATA_DIR=str(path / "data"), TOPICS_PORT=str(port))
     if source is not None:
         environment["PYTHONPATH"] = source
@@ -131,8 +129,9 @@ def start_redis(path: Path, appendfsync: str) -> Server:
         raise Missing("redis-server is not installed (Debian: apt-get install redis-server)")
     (path / appendfsync).mkdir()
     port = free_port()
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(path / appendfsync), "--daemonize", "no"]
-    command += ["--appendonly", "yes", "--appendfsync", appendfsync, "--save", "", "--auto-aof-rewrite-percentage", "0"]
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(path / appendfsync)]
+    command += ["--daemonize", "no", "--appendonly", "yes", "--appendfsync", appendfsync, "--save", ""]
+    command += ["--auto-aof-rewrite-percentage", "0"]
     return wait_open(spawn(f"redis {appendfsync}", "resp", port, command, path))
 
 
@@ -230,7 +229,8 @@ class Client:
             raise RuntimeError(f"{server.name}: {done.stderr.strip()}")
         found = json.loads(done.stdout)
         if found["errors"] or not found["requests"]:
-            raise RuntimeError(f"{server.name}: {found['errors']} errors, {found['requests']} done: {done.stderr.strip()}")
+            counts = f"{found['errors']} errors, {found['requests']} done"
+            raise RuntimeError(f"{server.name}: {counts}: {done.stderr.strip()}")
         client = used.children_user + used.children_system - own.children_user - own.children_system
         foreign = (machine_busy_s() - busy - cpu / 1e9 - client) / elapsed
         return Measured(

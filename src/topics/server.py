@@ -30,6 +30,7 @@ from topics.config import Config
 from topics.host.clock import Clock, SteadyClock, SystemClock
 from topics.host.fs import Fs, OsFs, replace_file
 from topics.host.ids import SystemIds
+from topics.host.memory import keep_freed_memory
 from topics.model.errors import InvalidConfig, StorageError, TopicsError
 from topics.rules.steady import Steady
 from topics.storage.opening import open_store
@@ -50,6 +51,7 @@ def run(config: Config) -> int:
         print("topics: python -O removes the checks this server relies on; start it without -O", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    keep_freed_memory()
     for warning in config.warnings:
         log.warning("%s", warning)
     try:

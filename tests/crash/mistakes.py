@@ -100,6 +100,20 @@ def retry_after_failed_fsync(patches: Patches) -> None:
     _wrap_wal(patches, Retried)
 
 
+def two_syncs_of_one_file_at_once(patches: Patches) -> None:
+    """A write syncs beside a background sync of the same file: of two, the kernel tells only one that it failed."""
+    real = wal.Shard.take
+
+    def take(self: wal.Shard) -> turn.Write | None:
+        syncing, self.syncing = self.syncing, False
+        try:
+            return real(self)
+        finally:
+            self.syncing = syncing
+
+    patches.set(wal.Shard, "take", take)
+
+
 class Announced(WrappedFile):
     """Tells somebody before it syncs."""
 

@@ -32,7 +32,6 @@ class Mutant:
 _BUSY = {"checkpoint_rate": 0.3, "clean_rate": 0.0}
 _FALLBACK = {"fallback_rate": 0.7, "checkpoint_rate": 0.2}
 _FAULTS = {"fault_rate": 1.0, "power_rate": 1.0, "clean_rate": 0.0}
-_WAL_SYNCS = (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/"))
 _DISK = {"durabilities": ("disk",), "power_rate": 1.0}
 
 MUTANTS = [
@@ -41,6 +40,18 @@ MUTANTS = [
     Mutant(mistakes.no_directory_sync, {"power_rate": 1.0}),
     Mutant(
         mistakes.retry_after_failed_fsync, {**_FAULTS, "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/"))}
+    ),
+    Mutant(
+        mistakes.two_syncs_of_one_file_at_once,
+        {
+            **_FAULTS,
+            "faults": (("sync", "EIO", "/wal/"),),
+            "preempt_rate": 0.5,
+            "sync_ms": 0,
+            "wal_file_bytes": 4096,
+            "payload_max": 700,
+            "durabilities": ("disk",),
+        },
     ),
     Mutant(mistakes.publish_before_durable, {"preempt_rate": 0.3, "durabilities": ("fsync",)}),
     Mutant(mistakes.torn_tail_kept, {"power_rate": 1.0, "batch_max": 8}),

@@ -57,11 +57,12 @@ class SparePlan:
     capacity: int
     old: str | None
     """A WAL file to recycle."""
+    fill: bool = True
 
     def run(self) -> Spare:
         if self.old is not None:
             return recycle(self.fs, self.directory, self.serial, self.old, self.capacity)
-        return make_spare(self.fs, self.directory, self.serial, self.capacity)
+        return make_spare(self.fs, self.directory, self.serial, self.capacity, self.fill)
 
 
 @dataclass(slots=True)

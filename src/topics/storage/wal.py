@@ -155,7 +155,9 @@ class Shard:
         capacity = self.options.wal_file_bytes
         if old is None:
             capacity = min(capacity, _FIRST_CAPACITY)
-        return Rotation(number, None, self.plan_spare(max(capacity, need)), old, previous)
+        size = max(capacity, need)
+        plan = SparePlan(self.fs, self.directory, self.numbers.take(), size, None, fill=size <= _FIRST_CAPACITY)
+        return Rotation(number, None, plan, old, previous)
 
     @staticmethod
     def _urgent(submission: Submission) -> bool:
@@ -393,10 +395,9 @@ class Shard:
             return False
         return self.refusing is not None or (self.file is not None and self.file.written * 8 > self.file.capacity)
 
-    def plan_spare(self, capacity: int | None = None) -> SparePlan:
-        size = self.options.wal_file_bytes if capacity is None else capacity
-        old = self.recyclable.pop() if self.recyclable and size == self.options.wal_file_bytes else None
-        return SparePlan(self.fs, self.directory, self.numbers.take(), size, old)
+    def plan_spare(self) -> SparePlan:
+        old = self.recyclable.pop() if self.recyclable else None
+        return SparePlan(self.fs, self.directory, self.numbers.take(), self.options.wal_file_bytes, old)
 
     def adopt_spare(self, spare: Spare) -> None:
         if self.spare is not None:

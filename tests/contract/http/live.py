@@ -21,7 +21,7 @@ from tests.contract.http.client import Reply
 class ServerProcess:
     """`topics serve` on any free port, with a data directory of its own inside `directory`."""
 
-    def __init__(self, directory: Path, *, wait: bool = True, **settings: str) -> None:
+    def __init__(self, directory: Path, wait: bool = True, /, **settings: str) -> None:
         """With `wait` False it has only been started: nobody knows its port before `wait_ready`."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory

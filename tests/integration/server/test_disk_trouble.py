@@ -52,7 +52,12 @@ class Journal:
             from_seq = 1
             while True:
                 page = api.call("GET", f"/v0/topics/{topic}/records?from_seq={from_seq}&limit=10000").json
-                found |= {(topic, record["$seq"]): record["data"] for record in page["records"]}
+                for record in page["records"]:
+                    if "tombstone" in record:
+                        # Seqs that were reserved, or handed out for appends that failed.
+                        assert record["tombstone"]["reason"] == "crash"
+                    else:
+                        found[topic, record["$seq"]] = record["data"]
                 from_seq = page["next_from_seq"]
                 if from_seq > page["head_seq"]:
                     break

@@ -222,7 +222,7 @@ def test_ill_formed_name_is_made_by_nothing_and_found_by_nobody(target: Target, 
     assert api.call("POST", path, {"records": [{"data": 1}]}).problem == (400, "invalid_request")
     assert api.call("POST", path, {"records": [{"data": 1}], "create": False}).problem == (404, "topic_not_found")
     for method, call in (("GET", ""), ("POST", "/diff"), ("GET", "/records"), ("GET", "/segments"), ("PATCH", "")):
-        body = {} if method != "GET" else None
+        body: dict[str, Any] | None = {} if method != "GET" else None
         assert api.call(method, path + call, body).problem == (404, "topic_not_found"), call
     assert api.call("DELETE", path).json["deleted"] is False
     router = f"/v0/routers/{name}"

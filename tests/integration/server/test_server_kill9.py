@@ -86,7 +86,7 @@ class Victim:
 
     def die_in_recovery(self) -> None:
         """Killed at any instant of its start."""
-        server = ServerProcess(self.directory, wait=False, **random_settings(self.rng))
+        server = ServerProcess(self.directory, False, **random_settings(self.rng))
         time.sleep(self.rng.uniform(0.3, 1.0))
         assert not server.kill()
 
