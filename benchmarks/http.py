@@ -212,12 +212,12 @@ def bench_singles(bench: Bench, stack: ExitStack) -> None:
     found = bench.measure(list(cases.values()))
     rate = {key: found[case.what].per_s for key, case in cases.items()}
     for key, case in cases.items():
-        one = found[case.what]
+        median = found[case.what]
         if key == "disk 64":
-            ok = one.cpu_us <= 20 and one.per_s >= 40_000
-            bench.show(case, one, "<= 20 us CPU, >= 40 k/s", ok)
+            ok = median.cpu_us <= 20 and median.per_s >= 40_000
+            bench.show(case, median, "<= 20 us CPU, >= 40 k/s", ok)
         else:
-            bench.show(case, one)
+            bench.show(case, median)
     for connections, least in ((64, 0.9), (16, 0.9), (1, 0.75)):
         if "always" in others:
             ratio = rate[f"fsync {connections}"] / rate[f"always {connections}"]
@@ -243,11 +243,11 @@ def bench_batches(bench: Bench, stack: ExitStack) -> None:
             cases[f"{name} {shape}"] = Case(f"{one.name} {shape}", one, file, connections, count, count)
     found = bench.measure(list(cases.values()))
     for key, case in cases.items():
-        one = found[case.what]
+        median = found[case.what]
         if key == "ours 1000 x 1":
-            bench.show(case, one, ">= 800,000 records/s", one.per_s * 1000 >= 800_000)
+            bench.show(case, median, ">= 800,000 records/s", median.per_s * 1000 >= 800_000)
         else:
-            bench.show(case, one)
+            bench.show(case, median)
     if "always" in others:
         for count, connections, least in shapes:
             mine, theirs = cases[f"ours {count} x {connections}"], cases[f"always {count} x {connections}"]
@@ -283,13 +283,13 @@ def bench_read(bench: Bench, stack: ExitStack) -> None:
     cases["arrow"] = Case(f"history of {HISTORY:,} as Arrow, 1 conn", server, arrow, 1, 1, HISTORY)
     found = bench.measure(list(cases.values()))
     for key, case in cases.items():
-        one = found[case.what]
+        median = found[case.what]
         if key == "diff 1":
-            bench.show(case, one, "p50 <= 1 ms", one.p50_us <= 1000)
+            bench.show(case, median, "p50 <= 1 ms", median.p50_us <= 1000)
         elif key == "arrow":
-            bench.show(case, one, ">= 2 M records/s", one.per_s * HISTORY >= 2e6)
+            bench.show(case, median, ">= 2 M records/s", median.per_s * HISTORY >= 2e6)
         else:
-            bench.show(case, one)
+            bench.show(case, median)
     if "everysec" in others:
         for connections in (1, 4):
             mine, theirs = cases[f"diff {connections}"], cases[f"everysec {connections}"]

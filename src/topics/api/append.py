@@ -14,7 +14,6 @@ from topics.api.problems import told
 from topics.api.service import Service
 from topics.api.topics import check_dead_letter
 from topics.api.wire import AppendIn, RecordIn, decode
-from topics.broker.broker import Appended
 from topics.broker.steps import Steps
 from topics.format.ops import prepare, prepare_body
 from topics.format.prepared import Prepared
@@ -68,23 +67,23 @@ def _append_and_wait(
     service: Service, call: Call, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
 ) -> Steps[Answer]:
     done = yield from service.broker.append(call.names[0], prepared, key, config, may_create)
-    return _answer(call, done, service.now_ns())
+    first, count = done.first_seq, done.count
+    return _answer(
+        call, done.topic, first, count, done.created, done.deduped, done.synced, done.waited_ns, service.now_ns()
+    )
 
 
 def _settled(service: Service, call: Call, ordered: Append) -> Response:
     """The answer to an append whose submission, if it has one, has come to its end."""
     submission = ordered.submission
     now_ns = service.now_ns()
-    if submission is None:
-        done = Appended(ordered.topic.name, ordered.first_seq, ordered.count, False, ordered.deduped, False, 0)
-    elif submission.error is not None:
-        return told(submission.error)
-    else:
-        waited = now_ns - ordered.ordered_ns
-        done = Appended(
-            ordered.topic.name, ordered.first_seq, ordered.count, False, False, submission.needs_sync, waited
-        )
-    return _answer(call, done, now_ns)
+    waited, synced = 0, False
+    if submission is not None:
+        if submission.error is not None:
+            return told(submission.error)
+        waited, synced = now_ns - ordered.ordered_ns, submission.needs_sync
+    first, count = ordered.first_seq, ordered.count
+    return _answer(call, ordered.topic.name, first, count, False, ordered.deduped, synced, waited, now_ns)
 
 
 def _of_arrow(body: bytes) -> list[RecordIn]:
@@ -141,27 +140,30 @@ def _check_key(key: str | None) -> None:
         raise InvalidRequest(f"the idempotency key has more than {limits.IDEMPOTENCY_KEY_BYTES} bytes")
 
 
-def _answer(call: Call, done: Appended, now_ns: int) -> Response:
-    first, last = done.first_seq, done.last_seq
-    seqs = b""
-    if done.count == 1 and not call.head.query:
+def _answer(
+    call: Call, topic: str, first: int, count: int, created: bool, deduped: bool, synced: bool, waited: int, now_ns: int
+) -> Response:
+    last = first + count - 1
+    query = call.head.query
+    if query and not call.flag("return_seqs", True):
+        seqs = b""
+    elif count == 1:
         seqs = b',"seqs":[%d]' % first
-    elif not call.head.query or call.flag("return_seqs", True):
+    else:
         seqs = b',"seqs":[' + ",".join(map(str, range(first, last + 1))).encode() + b"]"
     more = b""
-    if not done.deduped:
-        waited = done.waited_ns / 1e6
-        write, sync = (0.0, waited) if done.synced else (waited, 0.0)
-        more = b',"wal_append_ms":%.6f,"fsync_ms":%.6f' % (write, sync)
+    if not deduped:
+        shape = b',"wal_append_ms":0.000000,"fsync_ms":%.6f' if synced else b',"wal_append_ms":%.6f,"fsync_ms":0.000000'
+        more = shape % (waited / 1e6)
     body = b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,%b}' % (
-        done.topic.encode(),  # a name that could be created needs no escapes
+        topic.encode(),  # a name that could be created needs no escapes
         first,
         last,
         seqs,
         last,
-        done.count,
-        b"true" if done.created else b"false",
-        b"true" if done.deduped else b"false",
+        count,
+        b"true" if created else b"false",
+        b"true" if deduped else b"false",
         call.performance(now_ns, more),
     )
-    return Response(201 if done.created else 200, body)
+    return Response(201 if created else 200, body)

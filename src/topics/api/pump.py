@@ -28,9 +28,10 @@ T = TypeVar("T")
 _INLINE_BYTES_MAX = 256 * 1024
 """A larger write keeps the loop from others for longer than a thread hop would."""
 _QUICK_NS = 2_000_000
-"""Syncs slower than this on average go to the writer thread even when nobody else waits."""
-_QUICK_GROUP_NS = 500_000
-"""The same where others wait too: they share the sync, and whoever only reads is kept waiting by it."""
+"""Where syncs usually take longer than this they go to the writer thread even when nobody else waits."""
+_QUICK_GROUP_NS = 1_000_000
+"""The same where several wait: they share the sync, and whoever only reads is kept waiting by it."""
+_SYNC_NS_LEAST = 20_000
 
 
 class Pump:
@@ -56,8 +57,9 @@ class Pump:
         self._crowded = False
         """Several writes come in each turn of the loop: they are collected and written together at its end."""
         self._naps: set[_Run[Any]] = set()
-        self._sync_ns = 0
-        """Running mean of how long a sync in place took."""
+        self._sync_ns = _SYNC_NS_LEAST
+        """About the median of what syncs in place took: each moves it a step up or down, so that a single slow one
+        says nothing about the disk."""
         self.stopping = False
         self.run(Forwarder(store).run())
 
@@ -93,7 +95,7 @@ class Pump:
 
     def after(self, submission: Submission, answer: Callable[[], Answer]) -> Answer | Later:
         """What `answer` says once the submission is settled. It raises nothing."""
-        if submission.settled or self.settle_now(submission):
+        if not self._crowded and self.settle_now(submission):
             return answer()
         wait = _Wait(self, submission, answer)
         return wait if wait.park() else answer()
@@ -161,7 +163,9 @@ class Pump:
         started = self.store.clock.monotonic_ns() if write.sync else 0
         self.committer.lead(shard, write)
         if write.sync:
-            self._sync_ns += (self.store.clock.monotonic_ns() - started - self._sync_ns) // 8
+            step = self._sync_ns >> 3
+            took_longer = self.store.clock.monotonic_ns() - started > self._sync_ns
+            self._sync_ns = max(self._sync_ns + (step if took_longer else -step), _SYNC_NS_LEAST)
         self.committer.nudge(shard)
         if shard.queue:
             self.write_soon(shard)
