@@ -28,10 +28,10 @@ from typing import Any
 # The folder of this script holds an `http.py`, which would hide the module of that name from everybody.
 sys.path.pop(0)
 
-import topics  # noqa: E402
-from topics.embedded import Log  # noqa: E402
-from topics.format.ops import KERNEL, prepare, scan_wal  # noqa: E402
-from topics.storage.reader import FrameBatch  # noqa: E402
+import topics
+from topics.embedded import Log
+from topics.format.ops import KERNEL, prepare, scan_wal
+from topics.storage.reader import FrameBatch
 
 PAYLOAD = b'{"id":1234567,"sku":"A-1002-XL","qty":3,"price":19.99,"cur":"EUR","who":"customer-77","at":"warehouse-4"}'
 BATCH = [{"data": PAYLOAD} for _ in range(1000)]

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from topics.format.control import Selector, SelectorOp
 from topics.format.jsontext import DEPTH_LIMIT, TOO_DEEP, BadJson
-from topics.format.ops import compact_body, compact_json
+from topics.format.ops import compact_body
 from topics.model import limits
 from topics.model.config import TopicConfig
 from topics.model.errors import InvalidRecord, InvalidRequest
@@ -111,14 +111,33 @@ def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
         if error.why != TOO_DEEP:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
         # What lies in ignored fields may be deeper. The fields we know are looked at again.
-        text, doubtful, checked = _deep(body), True, False
+        text, doubtful = _deep(body, _NAMES[shape])
+        checked = False
     try:
         value: T = decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body does not have the right shape: {error}") from None
-    if doubtful or (shape is AppendIn and value.config is not None):  # type: ignore[attr-defined]
+    if doubtful:
         _check_repeats(text, shape)
+    elif shape is AppendIn and value.config is not None:  # type: ignore[attr-defined]
+        _check_config_repeats(text)
     return value, checked
+
+
+class _ConfigText(Struct):
+    config: Raw
+
+
+_CONFIG_TEXT: Final = msgspec.json.Decoder(_ConfigText)
+_CONFIG_NAMES: Final = names_of(TopicConfig)
+
+
+def _check_config_repeats(text: bytes) -> None:
+    """Of a body whose other names are known to be good: only the config is looked at, however large the rest is."""
+    config = bytes(_CONFIG_TEXT.decode(text).config)
+    _, doubtful = compact_body(config, DEPTH_LIMIT, _CONFIG_NAMES)
+    if doubtful:
+        _refuse_repeats(_members(config), TopicConfig)
 
 
 _RECORD: Final = msgspec.json.Decoder(RecordIn)
@@ -137,11 +156,14 @@ def decode_record(line: bytes, index: int) -> RecordIn:
     return record
 
 
-def _deep(body: bytes) -> bytes:
+def _deep(body: bytes, names: tuple[bytes, ...]) -> tuple[bytes, bool]:
     try:
-        return compact_json(body, DEPTH_LIMIT)
+        return compact_body(body, DEPTH_LIMIT, names)
     except BadJson as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
+_TAKEN_APART_MAX: Final = 2 * limits.RECORD_BYTES
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -149,7 +171,14 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def _members(text: bytes) -> Any:
-    """Every object with all its members. Numbers stay text: Python refuses to read those of thousands of digits."""
+    """Every object with all its members. Numbers stay text: Python refuses to read those of thousands of digits.
+
+    What is a byte in the body may be 50 in memory, so a large body is not taken apart: whoever sends one writes the
+    names of its fields plainly, and once."""
+    if len(text) > _TAKEN_APART_MAX:
+        raise InvalidRequest(
+            f"in more than {_TAKEN_APART_MAX} bytes no field may come twice, and field names may have no escapes"
+        )
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
     except RecursionError:

@@ -93,6 +93,26 @@ def test_body_that_inflates_without_end_is_refused_and_holds_little_memory(
     assert target.memory_peak() < 500 * MIB
 
 
+FLOODS: dict[str, tuple[str, str, bytes]] = {
+    "ignored field": ("POST", "", b'{"records":[],"x":[%b1]}'),
+    "behind an escaped name": ("POST", "", b'{"records":[{"data":1,"t\\u0061g":"x"}],"x":[%b1]}'),
+    "behind a repeated field": ("POST", "", b'{"records":[{"data":1,"tag":"x","tag":"x"}],"x":[%b1]}'),
+    "beside a bad config": ("POST", "", b'{"records":[{"data":1}],"config":{"ttl_ms":"x"},"x":[%b1]}'),
+    "beside a config that repeats": (
+        "POST", "", b'{"records":[{"data":1}],"config":{"ttl_ms":1,"ttl_ms":1},"x":[%b1]}'),
+    "patch": ("PATCH", "", b'{"ttl_ms":-1,"x":[%b1]}'),
+    "diff": ("POST", "/diff", b'{"l\\u0069mit":-1,"x":[%b1]}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_millions_of_tiny_values_do_not_become_objects(target: Target, name: str) -> None:
+    method, path, body = FLOODS[name]
+    reply = target.api.call(method, f"/v0/topics/{KEPT}{path}", body % (b"{}," * (10 * MIB)), JSON)
+    assert reply.problem == (400, "invalid_request")
+    assert target.memory_peak() < 500 * MIB
+
+
 def test_window_of_gigabytes_is_not_allocated(target: Target) -> None:
     """A zstd frame of ten bytes may ask for a window of 2 GiB."""
     magic, no_size, window = b"\x28\xb5\x2f\xfd", b"\x00", bytes([21 << 3])
