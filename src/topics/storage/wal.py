@@ -155,9 +155,7 @@ class Shard:
         capacity = self.options.wal_file_bytes
         if old is None:
             capacity = min(capacity, _FIRST_CAPACITY)
-        size = max(capacity, need)
-        plan = SparePlan(self.fs, self.directory, self.numbers.take(), size, None, fill=size <= _FIRST_CAPACITY)
-        return Rotation(number, None, plan, old, previous)
+        return Rotation(number, None, self.plan_spare(max(capacity, need), waiting=True), old, previous)
 
     @staticmethod
     def _urgent(submission: Submission) -> bool:
@@ -395,9 +393,12 @@ class Shard:
             return False
         return self.refusing is not None or (self.file is not None and self.file.written * 8 > self.file.capacity)
 
-    def plan_spare(self) -> SparePlan:
-        old = self.recyclable.pop() if self.recyclable else None
-        return SparePlan(self.fs, self.directory, self.numbers.take(), self.options.wal_file_bytes, old)
+    def plan_spare(self, capacity: int | None = None, waiting: bool = False) -> SparePlan:
+        """How to make a next file. A writer that waits for it gets a large one reserved, not filled with zeros."""
+        size = self.options.wal_file_bytes if capacity is None else capacity
+        fill = not waiting or size <= _FIRST_CAPACITY
+        old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
+        return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill)
 
     def adopt_spare(self, spare: Spare) -> None:
         if self.spare is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topics.api.http import Later, Response
 from topics.api.pump import Pump
 from topics.broker.broker import Appended, Broker
 from topics.broker.reading import Query
@@ -144,5 +146,85 @@ def test_failed_write_reaches_everybody_who_waits(tmp_path: Path) -> None:
         answers = await asyncio.gather(*(append(pump, broker, "a", "fsync") for _ in range(10)), return_exceptions=True)
         assert {type(answer).__name__ for answer in answers} == {"WriteFailed"}
         assert len({id(answer) for answer in answers}) == 10, "each caller raises its own"
+
+    with_pump(tmp_path / "s", body)
+
+
+def ordered_append(pump: Pump, broker: Broker, topic: str) -> Any:
+    ordered = broker.append_now(topic, prepare([{"data": 1}]), None)
+    assert ordered is not None
+    submission = ordered.submission
+    assert submission is not None
+
+    def answer() -> Response:
+        assert submission.settled, "an answer is made when its class is satisfied"
+        return Response(200, b"%d" % ordered.first_seq)
+
+    return pump.after(submission, answer)
+
+
+def keep_body(told: list[Any], answer: Any) -> None:
+    told.append(answer.body)
+
+
+def test_answers_to_a_crowd_come_after_their_submissions_are_settled(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        for durability in ("memory", "disk", "fsync"):
+            await result_of(append(pump, broker, durability, durability))
+            told: list[Any] = []
+            waiting = 0
+            for _ in range(20):
+                answer = ordered_append(pump, broker, durability)
+                if isinstance(answer, Later):
+                    answer.then(partial(keep_body, told), told.append)
+                    waiting += 1
+                else:
+                    told.append(answer.body)
+            assert waiting
+            while len(told) < 20:
+                await asyncio.sleep(0.001)
+            assert told == [b"%d" % seq for seq in range(2, 22)]
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_append_to_an_unknown_topic_cannot_be_ordered_at_once(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        assert broker.append_now("unknown", prepare([{"data": 1}]), None) is None
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_client_that_left_is_told_nothing_and_its_record_stays(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "fsync"))
+        told: list[Any] = []
+        first, second = ordered_append(pump, broker, "a"), ordered_append(pump, broker, "a")
+        assert isinstance(first, Later)
+        assert isinstance(second, Later)
+        first.then(told.append, told.append)
+        first.cancel()
+        answer = await second
+        assert isinstance(answer, Response)
+        assert answer.body == b"3"
+        assert told == []
+        assert broker.store.topics["a"].head == 3
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_answer_that_cannot_be_delivered_keeps_no_other_from_its_own(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        await result_of(append(pump, broker, "a", "fsync"))
+        troubles: list[Any] = []
+        pump.loop.set_exception_handler(lambda _, context: troubles.append(context["exception"]))
+        first, second = ordered_append(pump, broker, "a"), ordered_append(pump, broker, "a")
+
+        def broken(_: Any) -> None:
+            raise RuntimeError("the connection broke")
+
+        first.then(broken, broken)
+        assert (await second).body == b"3"
+        assert [str(trouble) for trouble in troubles] == ["the connection broke"]
 
     with_pump(tmp_path / "s", body)
