@@ -25,13 +25,15 @@ _HOLE_FLAG = 4
 
 
 class Handles:
-    __slots__ = ("_files", "_fs", "_lock", "_maps", "absent")
+    __slots__ = ("_files", "_fs", "_known", "_lock", "_maps", "absent")
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
         self._lock = threading.Lock()
         self._files: OrderedDict[str, File] = OrderedDict()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
+        self._known: dict[str, int] = {}
+        """By path, the hash of each `.idx` that was proven in this life."""
         self.absent: set[str] | None = None
         """While the WAL is replayed: `.data` files that were asked for and are not there. A pair may have been dropped
         since the snapshot that lists it; whether it was is known when all is replayed. None = an absent one raises."""
@@ -94,12 +96,21 @@ class Handles:
         size = segment.count * ENTRY.size
         if segment.sealed:
             try:
-                view = self._open_map(segment.path("idx"))[:size]
-                if len(view) == size and xxh3_64(view) == segment.idx_xxh3:
+                path = segment.path("idx")
+                view = self._open_map(path)[:size]
+                # Proven once in this life is enough: each frame read through an entry is checked anyway.
+                known = self._known.get(path) == segment.idx_xxh3
+                if len(view) == size and (known or self._check(path, view, segment)):
                     return view
             except (FileNotFoundError, ValueError):
                 pass
         return memoryview(self.rebuilt(segment))
+
+    def _check(self, path: str, view: memoryview, segment: Segment) -> bool:
+        if xxh3_64(view) != segment.idx_xxh3:
+            return False
+        self._known[path] = segment.idx_xxh3
+        return True
 
     def rebuilt(self, segment: Segment) -> bytes:
         """Entries made from `.data` alone; seqs that cannot be found there are marked so that reading one says so."""
@@ -171,6 +182,7 @@ class Handles:
                 path = segment.path(part)
                 self._files.pop(path, None)
                 self._maps.pop(path, None)
+                self._known.pop(path, None)
 
     def close(self) -> None:
         """Let go of everything. A reader in the middle of a file keeps that one open until it is done: closing it here
