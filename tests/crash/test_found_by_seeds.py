@@ -164,3 +164,25 @@ def test_ephemeral_append_that_fails_to_plan_its_eviction_leaves_nothing_behind(
     fs.heal()
     fill(life, "t", 2)
     assert life.seqs("t") == [3, 4, 5, 6]
+
+
+def test_expiry_behind_a_delete_that_is_still_on_its_way_counts_nothing_twice() -> None:
+    life = Life(segment_max_events=20)
+    life.open()
+    life.create("t", durability="fsync", ttl_ms=1000)
+    fill(life, "t", 3)
+    life.clock.advance(900)
+    fill(life, "t", 9)
+    life.store.checkpoint()
+    store = life.store
+    deleted, died = store.delete("t", 10, None)
+    assert deleted is not None
+    life.clock.advance(200)
+    expired = store.sweep(store.topic("t"))
+    assert expired is not None
+    store.drive(expired)
+    assert died() == 9
+    assert life.seqs("t") == [10, 11, 12]
+    topic = store.topic("t")
+    assert (topic.live, topic.expiry_floor) == (3, 3)
+    assert topic.bytes == topic.measure(1, topic.head)[1]

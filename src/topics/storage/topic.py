@@ -331,6 +331,8 @@ class Topic:
     def measure(self, first: int, last: int, overlay: DeadSet | None = None) -> tuple[int, int]:
         """Live records of first..last and their accounted bytes; `overlay` counts as dead too."""
         live = size = 0
+        if first > last:
+            return live, size
         for segment in self.segments_between(first, last + 1):
             low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
             if overlay is None and low == segment.first_seq and high == segment.end_seq:
