@@ -23,10 +23,12 @@ from topics.api.app import Application, AppOptions
 from topics.api.auth import check_bind, is_loopback
 from topics.api.listener import Listener, serve
 from topics.api.options import TlsOptions
+from topics.api.page import Page
 from topics.api.pump import Pump
 from topics.api.service import Service
 from topics.broker.broker import Broker
 from topics.config import Config
+from topics.console import KINDS, asset
 from topics.host.clock import Clock, SteadyClock, SystemClock
 from topics.host.fs import Fs, OsFs, replace_file
 from topics.host.ids import SystemIds
@@ -94,6 +96,13 @@ async def _serve(config: Config) -> int:
     return 0
 
 
+def pages() -> dict[str, Page]:
+    """The built-in page, by path."""
+    return {
+        "/" if name == "index.html" else f"/console/{name}": Page(kind, asset(name)) for name, kind in KINDS.items()
+    }
+
+
 async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[Application, Listener]:
     security, limits = config.security, config.limits
     local = is_loopback(host)
@@ -104,6 +113,8 @@ async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[A
         max_body_bytes=limits.max_body_bytes,
         max_inflight_per_key=limits.max_inflight_per_key,
         probe_auth=security.probe_auth,
+        pages=pages(),
+        open_pages=local,
         hosts=hosts,
     )
     app = Application(options, clock)

@@ -7,7 +7,7 @@ path and the method; the body's size, type and shape come last.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import GeneratorType
@@ -18,6 +18,7 @@ from topics.api.hosts import Hosts
 from topics.api.http import Admission, Answer, Head, Later, Request, Response, Socket, Stream
 from topics.api.metrics import metrics
 from topics.api.openapi import openapi_json
+from topics.api.page import Page
 from topics.api.probes import health_body
 from topics.api.problems import fault, problem, told
 from topics.api.routes import Node, Route, find, name_in, scope_of
@@ -53,6 +54,10 @@ class AppOptions:
     max_body_bytes: int = 64 * 1024 * 1024
     max_inflight_per_key: int = 1000
     probe_auth: bool = False
+    pages: Mapping[str, Page] = field(default_factory=dict)
+    """The files of the built-in page, by path."""
+    open_pages: bool = False
+    """They are served without a key."""
     hosts: tuple[str, ...] | None = None
     """Names that `Host` and `Origin` may carry besides loopback ones; None = any."""
 
@@ -117,7 +122,7 @@ class Application:
 
     def _key(self, head: Head, node: Node | None) -> Key:
         keyring = self.options.keyring
-        if not keyring.on or (self._is_probe(head, node) and not self.options.probe_auth):
+        if not keyring.on or self._is_open(node):
             return ANYONE
         token = bearer(head.headers.get(b"authorization"))
         key = None if token is None else keyring.find(token)
@@ -125,12 +130,12 @@ class Application:
             raise Unauthorized("a known key is needed, as authorization: Bearer <key>")
         return key
 
-    @staticmethod
-    def _is_probe(head: Head, node: Node | None) -> bool:
-        if node is None:
+    def _is_open(self, node: Node | None) -> bool:
+        """Whether whoever asks here may do so without a key."""
+        route = None if node is None else node.methods.get("GET")
+        if route is None:
             return False
-        route = node.methods.get("GET")
-        return route is not None and route.probe
+        return (route.probe and not self.options.probe_auth) or (route.page and self.options.open_pages)
 
     @staticmethod
     def _authorise(key: Key, method: str, segments: list[str], node: Node | None) -> None:
@@ -186,6 +191,9 @@ class Application:
             return metrics(self.service, call, self.uptime_ms, self.progress)
         if call.route.path == "/openapi.json":
             return Response(200, openapi_json(self.options.version))
+        if call.route.page:
+            page = self.options.pages.get(call.route.path)
+            return problem(NotFound("this server shows no page")) if page is None else page.answer()
         return Response(200, health_body(self.options.version, self.uptime_ms, self.service))
 
     # -- what the transport finds wrong --------------------------------------------------------------------------------

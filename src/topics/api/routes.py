@@ -36,6 +36,8 @@ class Route:
     """Content types of its answer."""
     probe: bool = False
     """Served without a key unless configured otherwise."""
+    page: bool = False
+    """A file of the built-in page. It holds no data, so where only this machine can ask it needs no key."""
 
 
 READ, WRITE, DELETE, ADMIN = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
@@ -53,6 +55,9 @@ ROUTES: Final = (
         kinds=("text/plain", "application/json"),
     ),
     Route("GET", "/openapi.json", NO_SCOPE, None, "This description"),
+    Route("GET", "/", READ, None, "A page to look at", kinds=("text/html",), page=True),
+    Route("GET", "/console/page.css", READ, None, "How the page looks", kinds=("text/css",), page=True),
+    Route("GET", "/console/page.js", READ, None, "What the page does", kinds=("text/javascript",), page=True),
     Route("POST", "/v0/heads", READ, lookups.heads, "Where topics stand, at one instant", body=HeadsIn),
     Route(
         "POST", "/v0/admin/checkpoint", ADMIN, admin.checkpoint, "Copy the WAL into segments now",

@@ -12,12 +12,14 @@ from tests.contract.http.inprocess import Engine
 from topics.api.app import AppOptions
 from topics.api.auth import NO_SCOPE, Scope, parse_keys
 from topics.api.routes import ROUTES, Route
+from topics.server import pages
 
 SCOPES = {"r": Scope.READ, "w": Scope.WRITE, "d": Scope.DELETE, "a": Scope.ADMIN}
 COMBINATIONS = ["r", "w", "d", "a", "r+w", "w+d+a", "r+d+a", "r+w+d", "r+w+a"]
 
 EXPECTED = {
     ("GET", "/v0/health"): "", ("GET", "/healthz"): "", ("GET", "/v0/ready"): "", ("GET", "/readyz"): "",
+    ("GET", "/"): "r", ("GET", "/console/page.css"): "r", ("GET", "/console/page.js"): "r",
     ("GET", "/openapi.json"): "", ("GET", "/v0/metrics"): "r", ("POST", "/v0/heads"): "r",
     ("POST", "/v0/admin/checkpoint"): "a",
     ("GET", "/v0/topics"): "r", ("PUT", "/v0/topics/{topic}"): "a", ("PATCH", "/v0/topics/{topic}"): "a",
@@ -130,6 +132,25 @@ def test_lists_show_only_names_the_key_may_use(guarded: Engine) -> None:
     assert (named.problem, named.detail) == ((403, "forbidden"), {"topic": "theirs.x"})
 
 
+def test_page_is_open_only_where_this_machine_alone_can_ask(tmp_path: Path) -> None:
+    for open_pages, status in ((True, 200), (False, 401)):
+        options = AppOptions(keyring=parse_keys("k:r,w:w"), pages=pages(), open_pages=open_pages)
+        engine = Engine(str(tmp_path / str(status)), options)
+        try:
+            for route in ROUTES:
+                if not route.page:
+                    continue
+                assert as_key(engine, None).call("GET", route.path).status == status, route.path
+                answer = as_key(engine, "k").call("GET", route.path)
+                assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, route.kinds[0])
+                assert "default-src 'none'" in answer.headers["content-security-policy"]
+                if not open_pages:
+                    assert as_key(engine, "w").call("GET", route.path).problem == (403, "forbidden")
+            assert as_key(engine, None).call("GET", "/v0/topics").status == 401
+        finally:
+            engine.close()
+
+
 def test_inline_config_of_a_new_topic_needs_admin(guarded: Engine) -> None:
     writer = as_key(guarded, "key-w")
     refused = writer.append("mine.new", 1, config={"cap_records": 1})
@@ -210,7 +231,7 @@ def test_foreign_hosts_and_origins_are_refused(guarded: Engine, headers: dict[st
 
 
 def test_everything_but_health_and_metrics_waits_for_recovery(tmp_path: Path) -> None:
-    options = AppOptions(version="test", keyring=parse_keys("k"))
+    options = AppOptions(version="test", keyring=parse_keys("k"), pages=pages())
     engine = Engine(str(tmp_path / "s"), options, ready=False)
     try:
         api = as_key(engine, "k")

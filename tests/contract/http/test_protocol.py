@@ -24,7 +24,16 @@ def test_health_and_readiness_answer_on_both_paths(api: Api) -> None:
 
 
 def test_unknown_paths_are_not_found(api: Api) -> None:
-    for path in ("/", "/v0", "/v0/", "/v1/topics", "/v0/topics/", "/v0/topics/a/", "/v0/topics/a/b", "/v0/health/x"):
+    for path in (
+        "/v0",
+        "/v0/",
+        "/console/",
+        "/v1/topics",
+        "/v0/topics/",
+        "/v0/topics/a/",
+        "/v0/topics/a/b",
+        "/v0/health/x",
+    ):
         assert api.call("GET", path).problem == (404, "not_found"), path
     assert api.call("POST", "/v0/topics/a/diff/").problem == (404, "not_found")
 
