@@ -33,7 +33,8 @@ serve: $(VENV)/.built ## the server on ./topics-data, http://127.0.0.1:4000
 
 .PHONY: test
 test: $(VENV)/.dev ## all tests, warnings are errors (WORKERS=2)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m tests.browser.chromium
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: check
 check: $(VENV)/.dev ## ruff, mypy --strict, import contracts, tidy tests

@@ -1,0 +1,89 @@
+"""The built-in page in a real browser, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.contract.http.live import ServerProcess
+from topics.client import Client
+
+pytestmark = [pytest.mark.realdisk, pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path)
+    yield server
+    server.stop()
+
+
+def address(server: ServerProcess) -> str:
+    return f"http://{server.host}:{server.port}"
+
+
+def fill(server: ServerProcess, name: str, *values: object, token: str | None = None) -> None:
+    with Client(address(server), token=token) as client:
+        client.append(name, [{"data": value, "tag": "eu"} for value in values])
+
+
+def test_empty_server_tells_a_newcomer_what_to_try(page: Page, server: ServerProcess) -> None:
+    page.goto(address(server))
+    expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#empty")).to_contain_text(f"curl -X POST {address(server)}/v0/topics/hello")
+    expect(page.locator("[data-total=topics]")).to_have_text("0")
+
+
+def test_topics_appear_grow_and_go(page: Page, server: ServerProcess) -> None:
+    page.goto(address(server))
+    fill(server, "orders", 1, 2, 3)
+    fill(server, "audit", {"who": "ann"})
+    names = page.locator("#topics td.name")
+    expect(names).to_have_text(["audit", "orders"])
+    orders = page.locator("#topics tr", has_text="orders").locator("td")
+    expect(orders.nth(3)).to_have_text("3")
+    fill(server, "orders", *range(9))
+    expect(orders.nth(3)).to_have_text("12")
+    expect(orders.nth(4)).to_have_text("12")
+    expect(orders.nth(6)).to_have_text("0")
+    page.locator("#filter").fill("au")
+    expect(names).to_have_text(["audit"])
+    page.locator("#filter").fill("")
+    with Client(address(server)) as client:
+        client.drop("audit")
+    expect(names).to_have_text(["orders"])
+
+
+def test_names_and_payloads_are_shown_as_text(page: Page, server: ServerProcess) -> None:
+    fill(server, "t", "<img src=x onerror=alert(1)>")
+    page.goto(address(server))
+    expect(page.locator("#topics td.name")).to_have_text(["t"])
+    assert page.locator("img").count() == 0
+
+
+def test_server_with_keys_asks_for_one_and_keeps_it_in_the_tab(page: Page, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, TOPICS_API_KEYS="all,look:r")
+    try:
+        fill(server, "secret", 1, token="all")
+        page.goto(address(server))
+        dialog = page.locator("#key")
+        expect(dialog).to_be_visible()
+        assert page.locator("#topics tr").count() == 0
+        dialog.locator("input").fill("look")
+        dialog.locator("button").click()
+        expect(page.locator("#topics td.name")).to_have_text(["secret"])
+        page.reload()
+        expect(page.locator("#topics td.name")).to_have_text(["secret"])
+        assert "look" not in server.complaints
+    finally:
+        server.stop()
+
+
+def test_page_says_when_the_server_is_gone(page: Page, server: ServerProcess) -> None:
+    page.goto(address(server))
+    expect(page.locator("#state")).to_have_text("live")
+    server.kill()
+    expect(page.locator("#state")).to_have_text("the server does not answer")
