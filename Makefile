@@ -40,7 +40,7 @@ test: $(VENV)/.dev ## all tests, warnings are errors (WORKERS=2)
 check: $(VENV)/.dev ## ruff, mypy --strict, import contracts, tidy tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src tests $(wildcard benchmarks/*.py)
+	$(BIN)/mypy src tests $(wildcard benchmarks/*.py examples/*/*.py)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/tidy
 
