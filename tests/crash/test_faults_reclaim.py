@@ -77,6 +77,25 @@ def test_a_clock_far_ahead_at_restart_expires_nothing_at_once_and_revives_nothin
     assert life.seqs("a") == []
 
 
+def test_records_of_this_process_expire_in_its_first_minute_too() -> None:
+    """The grace is for times that another clock gave: what this process wrote is judged by its own clock."""
+    life = Life(ttl_grace_ms=60_000)
+    life.open()
+    for name in ("old", "emptied"):
+        life.create(name, durability="fsync", ttl_ms=1000)
+        life.append(name, 2)
+    life.kill()
+    life.reopen()
+    life.create("new", durability="fsync", ttl_ms=1000)
+    life.delete("emptied", 3)
+    for name in ("old", "emptied", "new"):
+        life.append(name, 1)
+    life.clock.advance(2000)
+    for name in ("old", "emptied", "new"):
+        life.sweep(name)
+    assert [life.seqs(name) for name in ("old", "emptied", "new")] == [[1, 2, 3], [], []]
+
+
 def test_times_never_fall_when_the_clock_goes_back_or_stands_still() -> None:
     """3.2 q, 3.3 clock back, frozen: ts is the largest seen, so the search by age stays right (D-9)."""
     life = capped()

@@ -136,6 +136,7 @@ def _adopt(store: Store, found: Found) -> None:
         store.by_id[topic.id] = store.topics[topic.name] = topic
         store.ledger.bytes += topic.bytes
         topic.ledger = store.ledger
+        topic.inherited = topic.head
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
     store.routers.adopt(found.recovered.routers.values())

@@ -36,7 +36,8 @@ class StoreOptions:
     segment_max_age_ms: int = 3_600_000
     """Time since this process opened a segment before it is sealed; 0 = never by age."""
     ttl_grace_ms: int = 60_000
-    """TTL evicts nothing this long after open: one bad reading of the clock must not empty a topic."""
+    """TTL evicts nothing this long after open where records of an earlier process live: one bad reading of the clock
+    must not empty a topic. A topic all of whose records are of this process is judged by the one clock they share."""
     recovery: str = "strict"
     """`strict` refuses to start on damage inside proven data; `salvage` sets it aside and reports what was lost."""
     max_topics: int = 100_000

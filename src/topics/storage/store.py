@@ -271,7 +271,8 @@ class Store:
         if topic.closing or not (config.ttl_ms or config.cap_records or config.cap_bytes):
             return None
         shard = self.shard_for(topic)
-        ready = self.clock.monotonic_ns() - self.opened_ns >= self.options.ttl_grace_ms * 1_000_000
+        graced = self.clock.monotonic_ns() - self.opened_ns < self.options.ttl_grace_ms * 1_000_000
+        ready = not graced or topic.earliest_seq > topic.inherited
         try:
             shard.check()
         except TopicsError:

@@ -100,7 +100,7 @@ class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
         "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "gates", "handles", "head", "id",
-        "last_ts", "ledger", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last",
+        "inherited", "last_ts", "ledger", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last",
         "segments", "shard", "tag_tail", "tail", "trim_floor", "unflagged", "waiters",
     )  # fmt: skip
 
@@ -149,6 +149,8 @@ class Topic:
         self.dirty = True
         """Changed since the last snapshot captured it."""
         self.tag_tail: object | None = None
+        self.inherited = 0
+        """Last seq of an earlier process: the time of records up to it was another clock's."""
         self.waiters: list[Waiter] = []
         """Released once at the next append, or when the topic goes."""
         self.ledger = Ledger()

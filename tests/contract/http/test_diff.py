@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.http.client import Api
+from tests.contract.http.client import Api, eventually
 from tests.contract.http.inprocess import Engine
 
 
@@ -90,6 +90,14 @@ def test_age_gives_a_tombstone_of_its_own_reason(own: Api, engine: Engine) -> No
     own.call("PATCH", "/v0/topics/a", {"cap_records": 1})
     own.append("a", 4)
     assert own.diff("a").json["tombstone"]["reason"] == "mixed"
+
+
+def test_records_expire_on_a_server_that_has_just_started(api: Api, topic: str) -> None:
+    api.put(topic, ttl_ms=1)
+    api.append(topic, 1, 2)
+    tombstone = eventually(lambda: api.diff(topic).json["tombstone"])
+    assert (tombstone["reason"], tombstone["gap_from"], tombstone["gap_to"]) == ("ttl", 1, 2)
+    assert api.state(topic)["count"] == 0
 
 
 def test_cursor_beyond_the_head_means_recreated(api: Api, topic: str) -> None:
