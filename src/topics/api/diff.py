@@ -10,6 +10,7 @@ from topics.api.call import Call
 from topics.api.http import Response
 from topics.api.service import Service
 from topics.api.wire import U32, U64, DeleteIn, DiffIn, bounded, decode, node_filter, selector
+from topics.broker.away import away
 from topics.broker.reading import Page, Query
 from topics.broker.steps import Steps
 from topics.format.render import WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
@@ -65,5 +66,7 @@ def delete(service: Service, call: Call) -> Steps[Response]:
     if asked.before_seq is None and match is None:
         raise InvalidRequest("say what to delete: before_seq, match or both")
     before = None if asked.before_seq is None else bounded(asked.before_seq, "before_seq", U64)
-    done = yield from service.broker.delete(name, before, match)
+    search = None if match is None else service.broker.search_before_delete(name, match)
+    found = None if search is None else (yield from away(service.broker.store, service.readers, search))
+    done = yield from service.broker.delete(name, before, match, found)
     return call.answer(done, service.now_ns())

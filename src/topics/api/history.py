@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from topics.api.call import Call
 from topics.api.http import Answer, Response, Sink, Stream
 from topics.api.service import Service
 from topics.api.wire import tag_selector
+from topics.broker.away import away
 from topics.broker.history import ALL, History, Range
 from topics.broker.steps import Steps
 from topics.format.render import WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
@@ -52,7 +54,8 @@ def records(service: Service, call: Call) -> Steps[Answer]:
         from topics.api.arrow_out import arrow_pieces  # loads pyarrow, when first asked for
 
         return stream_pieces(service, ARROW, arrow_pieces(history, want))
-    return _page(service, call, history, want)
+    limit = min(wanted.limit or PAGE, PAGE_MAX)
+    return (yield from page_answer(service, call, history, limit, want))
 
 
 def include(words: str | None) -> int:
@@ -65,11 +68,14 @@ def include(words: str | None) -> int:
     return want
 
 
-def _page(service: Service, call: Call, history: History, want: int) -> Response:
-    limit = min(history.wanted.limit or PAGE, PAGE_MAX)
-    texts = history.page(limit, PAGE_BYTES, want)
-    body = b'{"topic":%b,"records":[%b],"next_from_seq":%d,"head_seq":%d,%b}' % (
+def page_answer(
+    service: Service, call: Call, history: History, limit: int, want: int, more: bytes = b""
+) -> Steps[Response]:
+    """One page. It may be large, and lie anywhere: it is read in a thread."""
+    texts = yield from away(service.broker.store, service.readers, partial(history.page, limit, PAGE_BYTES, want))
+    body = b'{"topic":%b,%b"records":[%b],"next_from_seq":%d,"head_seq":%d,%b}' % (
         msgspec.json.encode(history.topic.name),
+        more,
         b",".join(texts),
         history.next_from_seq,
         history.head_seq,

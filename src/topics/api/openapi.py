@@ -28,6 +28,22 @@ _ERROR: Final = {
         }
     },
 }
+_PERFORMANCE: Final = {
+    "type": "object",
+    "required": ["performance"],
+    "properties": {
+        "performance": {
+            "type": "object",
+            "required": ["server_total_ms"],
+            "properties": {
+                "server_total_ms": {"type": "number"},
+                "wal_append_ms": {"type": "number"},
+                "fsync_ms": {"type": "number"},
+                "records_scanned": {"type": "integer"},
+            },
+        }
+    },
+}
 _U64: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 64) - 1}
 
 
@@ -49,7 +65,7 @@ def document(version: str) -> dict[str, Any]:
         "info": {"title": "topics", "version": version, "description": "A durable event log over HTTP."},
         "paths": paths,
         "components": {
-            "schemas": {**components, "Error": _ERROR},
+            "schemas": {**components, "Error": _ERROR, "Performance": _PERFORMANCE},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -92,7 +108,9 @@ def _body(route: Route) -> dict[str, Any]:
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    answer = {"type": "object"} if route.answer is None else _reference(route.answer)
+    answer: dict[str, Any] = {"type": "object"} if route.answer is None else _reference(route.answer)
+    if route.answer is not None and not route.probe:
+        answer = {"allOf": [answer, {"$ref": "#/components/schemas/Performance"}]}
     content = {kind: {"schema": answer if kind == "application/json" else {}} for kind in route.kinds}
     error = {
         "description": "What went wrong",

@@ -10,9 +10,12 @@ import msgspec
 from topics.api import admin, append, diff, history, lookups, probes, routers, segments, topics
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
+from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
 from topics.api.wire import AppendIn, DeleteIn, DiffIn, HeadsIn, PlanIn, RouterIn
+from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
 from topics.broker.segments import SegmentList
+from topics.broker.state import TopicState
 from topics.model.config import TopicConfig
 
 
@@ -58,7 +61,10 @@ ROUTES: Final = (
     Route("GET", "/", READ, None, "A page to look at", kinds=("text/html",), page=True),
     Route("GET", "/console/page.css", READ, None, "How the page looks", kinds=("text/css",), page=True),
     Route("GET", "/console/page.js", READ, None, "What the page does", kinds=("text/javascript",), page=True),
-    Route("POST", "/v0/heads", READ, lookups.heads, "Where topics stand, at one instant", body=HeadsIn),
+    Route(
+        "POST", "/v0/heads", READ, lookups.heads, "Where topics stand, at one instant",
+        body=HeadsIn, answer=lookups.Heads,
+    ),
     Route(
         "POST", "/v0/admin/checkpoint", ADMIN, admin.checkpoint, "Copy the WAL into segments now",
         answer=admin.Checkpointed,
@@ -75,27 +81,34 @@ ROUTES: Final = (
         "PATCH", TOPIC, ADMIN, topics.patch_topic, "Change some fields of a topic's config",
         body=TopicConfig, answer=topics.Configured,
     ),
-    Route("GET", TOPIC, READ, topics.get_topic, "The state of a topic", query=("touch",)),
+    Route("GET", TOPIC, READ, topics.get_topic, "The state of a topic", query=("touch",), answer=TopicState),
     Route(
         "DELETE", TOPIC, DELETE, topics.drop_topic, "Drop a topic and all its records",
         query=("if_empty",), answer=topics.Dropped,
     ),
     Route(
         "POST", TOPIC, WRITE, append.append, "Append a batch of records",
-        body=AppendIn, bulk=True, query=("return_seqs", "idempotency_key", "node", "create"),
+        body=AppendIn, bulk=True, query=("return_seqs", "idempotency_key", "node", "create"), answer=AppendOut,
     ),
-    Route("POST", f"{TOPIC}/diff", READ, diff.diff, "Read records after a cursor, or wait for them", body=DiffIn),
+    Route(
+        "POST", f"{TOPIC}/diff", READ, diff.diff, "Read records after a cursor, or wait for them",
+        body=DiffIn, answer=DiffOut,
+    ),
     Route(
         "GET", f"{TOPIC}/records", READ, history.records, "The past of a topic: a page, or a stream by Accept",
         query=("from_seq", "to_seq", "from_ts", "to_ts", "tag", "node", "key", "limit", "include", "epoch"),
-        kinds=("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"),
+        kinds=("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"), answer=RecordsOut,
     ),
     Route(
         "GET", f"{TOPIC}/at", READ, lookups.at, "The first record at or after a time", query=("ts",), answer=At
     ),
     Route(
+        "GET", f"{TOPIC}/keys/{{key}}", READ, lookups.key, "The newest record of a key, or all that have it",
+        query=("history", "limit", "from_seq", "include"), answer=KeyOut,
+    ),
+    Route(
         "GET", f"{TOPIC}/tags", READ, lookups.tags, "Records by tag, in seq order",
-        query=("match", "from_seq", "limit", "include"),
+        query=("match", "from_seq", "limit", "include"), answer=RecordsOut,
     ),
     Route(
         "GET", f"{TOPIC}/tags/names", READ, lookups.tag_names, "Distinct tags and how many records carry each",
@@ -113,7 +126,9 @@ ROUTES: Final = (
         "POST", f"{TOPIC}/retention/plan", READ, lookups.retention_plan, "What a change of retention would remove",
         body=PlanIn, answer=RetentionPlan,
     ),
-    Route("POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn),
+    Route(
+        "POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn, answer=Deleted
+    ),
     Route(
         "GET", "/v0/routers", READ, routers.list_routers, "List routers in pages",
         query=("prefix", "source", "dest", "page_size", "cursor"), answer=routers.RouterList,

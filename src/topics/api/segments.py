@@ -18,7 +18,8 @@ from topics.storage.handles import Handles
 BYTES: Final = b"application/octet-stream"
 _AT_ONCE: Final = 256 * 1024
 _PIECE: Final = 1 << 20
-_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+_RANGE: Final = re.compile(r"bytes=([0-9]*)-([0-9]*)")
+_FAR: Final = 1 << 63
 
 
 def list_segments(service: Service, call: Call) -> Steps[Response]:
@@ -59,13 +60,20 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(header.strip()) if header is not None else None
     if match is None or match.group(1) == match.group(2) == "":
         return None
-    first, last = match.groups()
-    if not first:
-        return max(size - int(last), 0), size
-    end = min(int(last) + 1, size) if last else size
-    if last and int(last) < int(first):
+    first, last = (_offset(digits) for digits in match.groups())
+    if first is None:
+        assert last is not None
+        return max(size - last, 0), size
+    if last is None:
+        return first, size
+    return None if last < first else (first, min(last + 1, size))
+
+
+def _offset(digits: str) -> int | None:
+    """A number of any length; beyond every file all are the same."""
+    if not digits:
         return None
-    return int(first), end
+    return int(digits) if len(digits) < 19 else _FAR
 
 
 def _pieces(part: Part, handles: Handles, start: int, end: int) -> Iterator[bytes]:

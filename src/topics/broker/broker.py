@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from topics.broker.heads import HeadRow, heads_of
+from topics.broker.heads import HeadRow, heads_like, heads_of
 from topics.broker.history import History, Range
 from topics.broker.listing import page_of
-from topics.broker.lookups import At, RetentionPlan, TagCount, Tagged, record_at, retention_plan, tag_names
+from topics.broker.lookups import At, RetentionPlan, TagCount, latest_of_key, record_at, retention_plan, tag_names
 from topics.broker.reading import Page, Query, read_page
 from topics.broker.router import pull
 from topics.broker.routing import Routing
@@ -24,6 +25,8 @@ from topics.host.clock import Clock
 from topics.model.config import TopicConfig, check_config
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.storage.append import Append
+from topics.storage.names import TAGS
+from topics.storage.namesearch import Search, is_quick, search_ahead
 from topics.storage.scan import check_there
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
@@ -31,6 +34,8 @@ from topics.storage.topic import Topic
 
 _HEADS_MS = 10
 """How often waiting heads are looked at again: a sync tells nobody whose records it made safe."""
+_HEADS_PER_MS = 100
+"""Many are looked at less often, so that waiting for them takes no more than some percent of the loop."""
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -206,9 +211,15 @@ class Broker:
             synced = submission.needs_sync
         return Appended(name, append.first_seq, append.count, created, append.deduped, synced, waited)
 
-    def delete(self, name: str, before_seq: int | None, match: Selector | None) -> Steps[Deleted]:
+    def delete(
+        self, name: str, before_seq: int | None, match: Selector | None, search: Search | None = None
+    ) -> Steps[Deleted]:
+        """`search`: what was found ahead, to be believed only of the very same topic."""
+
         def ask() -> tuple[Topic, Submission | None, Callable[[], int]]:
-            return self.store.topic(name), *self.store.delete(name, before_seq, match)
+            topic = self.store.topic(name)
+            known = search.found if search is not None and search.topic is topic else None
+            return topic, *self.store.delete(name, before_seq, match, known)
 
         topic, submission, died = yield from asked(self.store, ask)
         yield from settled(submission)
@@ -253,16 +264,13 @@ class Broker:
         ends = self.clock.monotonic_ns() + wait_ms * 1_000_000
         while True:
             left_ms = max((ends - self.clock.monotonic_ns()) // 1_000_000, 0)
-            nap = Nap(min(left_ms, _HEADS_MS) if left_ms else 0)
+            pace_ms = max(_HEADS_MS, len(asked or ()) // _HEADS_PER_MS)
+            nap = Nap(min(left_ms, pace_ms) if left_ms else 0)
             with self.store.lock:
                 self.store.check_open()
                 names = asked
                 if names is None:
-                    names = {
-                        name: topic.head + 1
-                        for name, topic in self.store.topics.items()
-                        if (name == prefix if exact else name.startswith(prefix)) and allowed(name)
-                    }
+                    names = heads_like(self.store, prefix, exact, allowed)
                 rows, passed = heads_of(self.store, names)
             if asked is None:
                 asked = names
@@ -277,16 +285,22 @@ class Broker:
         with self.store.lock:
             return record_at(topic, ts)
 
-    def tagged(self, name: str, match: Selector, wanted: Range) -> Steps[History]:
+    def tag_names(self, name: str, prefix: str, limit: int) -> Steps[Callable[[], list[TagCount]]]:
+        """How to find them, without the lock."""
+        topic = yield from self._swept(name)
+        return partial(tag_names, self.store, topic, prefix, limit)
+
+    def latest_of_key(self, name: str, key: str, want: int) -> Steps[Callable[[], bytes | None]]:
+        """How to find the newest record with a key, without the lock."""
         topic = yield from self._pulled(name)
         self.clocks.read(topic, self.clock.now_ms())
-        with self.store.lock:
-            return Tagged(self.store, topic, match, wanted)
+        return partial(latest_of_key, self.store, topic, key, want)
 
-    def tag_names(self, name: str, prefix: str, limit: int) -> Steps[list[TagCount]]:
-        topic = yield from self._swept(name)
+    def search_before_delete(self, name: str, match: Selector) -> Callable[[], Search] | None:
+        """The long part of a delete by tag, to be done without the lock; None = it is short."""
         with self.store.lock:
-            return tag_names(self.store, topic, prefix, limit)
+            topic = self.store.topic(name)
+            return None if is_quick(topic, TAGS) else partial(search_ahead, self.store, topic, TAGS, match)
 
     def retention_plan(self, name: str, changes: dict[str, int]) -> Steps[RetentionPlan]:
         topic = yield from self._swept(name)

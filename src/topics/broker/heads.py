@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from topics.model import limits
+from topics.model.errors import InvalidRequest
 from topics.storage.durable import durable_seq
 from topics.storage.store import Store
 
@@ -17,6 +21,23 @@ class HeadRow(msgspec.Struct, frozen=True):
     """Lowest seq not lost against anyone's will."""
     bytes_ahead: int
     """Accounted bytes from the asked seq on."""
+
+
+def heads_like(store: Store, prefix: str, exact: bool, allowed: Callable[[str], bool]) -> dict[str, int]:
+    """The topics that a pattern means, each with its next seq. Under the lock."""
+    if exact:
+        topic = store.topics.get(prefix)
+        return {prefix: topic.head + 1} if topic is not None and allowed(prefix) else {}
+    found = {}
+    for name, topic in store.topics.items():
+        if name.startswith(prefix) and allowed(name):
+            found[name] = topic.head + 1
+            if len(found) > limits.HEADS_TOPICS:
+                raise InvalidRequest(
+                    f"the pattern {prefix + '*'!r} means more than the {limits.HEADS_TOPICS} topics of one call; "
+                    "ask for a longer prefix"
+                )
+    return found
 
 
 def heads_of(store: Store, asked: dict[str, int]) -> tuple[dict[str, HeadRow], bool]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
-import numpy as np
 
-from topics.broker.history import History, Piece, Range
-from topics.format.container import BadContainer
+from topics.broker.history import Piece, render
 from topics.format.control import Selector, SelectorOp
-from topics.format.tags import TagIndex
+from topics.format.render import COMMA
+from topics.model.errors import CorruptRecord
 from topics.model.record import Gap
 from topics.rules.retention import excess
 from topics.storage.append import find_evict_floor
-from topics.storage.delete import join_ranges
-from topics.storage.scan import scan
+from topics.storage.names import TAGS, index_of, name_tail, sealed_segments
+from topics.storage.namesearch import catch_up, latest, search
+from topics.storage.scan import check_there, scan
 from topics.storage.store import Store
-from topics.storage.tagsearch import TagTail, find_tagged
 from topics.storage.timesearch import first_at, time_of
 from topics.storage.topic import Topic
 
@@ -39,46 +36,46 @@ def record_at(topic: Topic, ts: int) -> At:
     return At(topic.name, seq, None if seq > topic.head else time_of(topic, seq))
 
 
-class Tagged(History):
-    """Records whose tag matches, found by the index instead of by looking at every record."""
-
-    def __init__(self, store: Store, topic: Topic, match: Selector, wanted: Range) -> None:
-        """Under the store's lock, on a swept topic."""
-        super().__init__(store, topic, wanted)
-        seqs = find_tagged(store.handles, topic, match, self.end_seq)
-        self._seqs = seqs[int(np.searchsorted(seqs, self.next_from_seq)) :]
-
-    def items(self, step_records: int = 8192, step_bytes: int = 1 << 20) -> Iterator[Gap | Piece]:
-        for first, last in join_ranges(self._seqs):
-            for item in scan(self.store, self.topic, first - 1, last + 1, step_records, step_bytes):
-                if isinstance(item, Gap):
-                    continue  # what was lost since the search has no tag any more
-                self.next_from_seq = item.first_seq + item.count
-                yield Piece(item, item.dead)
-        self.next_from_seq = max(self.next_from_seq, self.end_seq)
-
-
 def tag_names(store: Store, topic: Topic, prefix: str, limit: int) -> list[TagCount]:
-    """Distinct tags of live records, with how many carry each. Under the store's lock."""
-    find_tagged(store.handles, topic, Selector(SelectorOp.GLOB, prefix), None)  # brings the unsealed part up to date
-    names: set[str] = set()
-    for segment in topic.segments:
-        if segment.sealed and segment.tags:
-            try:
-                names.update(TagIndex(store.handles.tags(segment)).names(prefix))
-            except (BadContainer, FileNotFoundError, ValueError):
-                continue
-    if isinstance(topic.tag_tail, TagTail):
+    """Distinct tags of live records, with how many carry each. Without the store's lock."""
+    catch_up(store, topic, TAGS)
+    with store.lock:
+        check_there(store, topic)
+        tail, start = name_tail(topic, TAGS)
+        tail.extend(store.handles, topic, start)
         raw = prefix.encode()
-        names.update(tag.decode() for tag in topic.tag_tail.by_tag if tag.startswith(raw))
+        names = {tag.decode() for tag in tail.by_name if tag.startswith(raw)}
+        segments = sealed_segments(topic)
+    for segment in segments:
+        try:
+            names.update(index_of(store.handles, topic, segment, TAGS).names(prefix))
+        except FileNotFoundError:
+            continue  # dropped meanwhile
     found: list[TagCount] = []
     for name in sorted(names):
-        count = len(find_tagged(store.handles, topic, Selector(SelectorOp.EQ, name), topic.head + 1))
+        count = len(search(store, topic, TAGS, Selector(SelectorOp.EQ, name)))
         if count:
             found.append(TagCount(name, count))
         if len(found) == limit:
             break
     return found
+
+
+def latest_of_key(store: Store, topic: Topic, key: str, want: int) -> bytes | None:
+    """The newest live record with a key, as JSON; None = there is none. Without the store's lock."""
+    while True:
+        seq = latest(store, topic, key)
+        if seq is None:
+            return None
+        for item in scan(store, topic, seq - 1, seq + 1, 1, 1 << 30):
+            if isinstance(item, Gap):
+                if item.reason == "corrupt":
+                    raise CorruptRecord(topic.directory, 0, f"record {seq} of topic {topic.name!r} fails its check")
+                continue
+            text, delivered, *_ = render(Piece(item, item.dead), want, 1, 1 << 62, True, COMMA)
+            if delivered:
+                return text
+        # It went between the search and the read: the one before it is the newest now.
 
 
 class WouldRemove(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ __all__ = [
     "SEGMENT_LAYOUT",
     "WAL_LAYOUT",
     "collect_columns",
+    "collect_keys",
     "collect_tags",
     "compact_body",
     "compact_json",
@@ -326,6 +327,27 @@ def collect_tags(
                 tag = bytes(view[tag_at:body_at])
         tags.append(tag)
     return tags
+
+
+def collect_keys(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
+) -> list[bytes | None]:
+    """The key of each entry, None for a hole or a record without one."""
+    _check_entries(entries, start_index, count)
+    _check_layout(layout)
+    view = memoryview(buf)
+    tail = 8 if layout == WAL_LAYOUT else 9
+    keys: list[bytes | None] = []
+    for i in range(count):
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        key = None
+        if length and not entry_flags & HOLE:
+            at = offset - base
+            *_, body_at = _parts(view, at, length, layout)
+            found = split_envelope(bytes(view[body_at : at + length - tail]))[0]
+            key = None if found is None else found.encode()
+        keys.append(key)
+    return keys
 
 
 def collect_columns(

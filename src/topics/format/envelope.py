@@ -16,6 +16,9 @@ from typing import Final
 
 import msgspec
 
+KEY_MARK: Final = b'"k":'
+"""Bytes that every envelope with a key holds; what lies in `data` may hold them too."""
+
 _STRUCTURE: Final = re.compile(rb'[^"\[\]{},]*+')
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 

@@ -60,6 +60,9 @@ def make_records(
 def collect_tags(
     buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
 ) -> list[bytes | None]: ...
+def collect_keys(
+    buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
+) -> list[bytes | None]: ...
 def collect_columns(
     buf: Buffer,
     entries: Buffer,

@@ -364,6 +364,40 @@ def collect_tags(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int lay
     return tags
 
 
+def collect_keys(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int layout, int64_t base):
+    cdef Py_buffer view, index
+    cdef const uint8_t* entry
+    cdef Py_ssize_t i
+    cdef Parts parts
+    cdef Envelope envelope
+    cdef list keys = []
+    cdef object key
+    check_layout(layout)
+    check_base(base)
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
+        try:
+            check_entries(index.len, start_index, count)
+            entry = <const uint8_t*>index.buf + start_index * ENTRY_SIZE
+            for i in range(count):
+                key = None
+                if not is_hole(entry):
+                    find_parts(&view, <int64_t>load32(entry) - base, load32(entry + 4), layout, &parts)
+                    if not split_body(parts.body, parts.end - parts.body, &envelope):
+                        envelope_error(parts.body, parts.end - parts.body)
+                    key = key_of(&envelope)
+                    if key is not None:
+                        key = (<str>key).encode()
+                keys.append(key)
+                entry += ENTRY_SIZE
+        finally:
+            PyBuffer_Release(&index)
+    finally:
+        PyBuffer_Release(&view)
+    return keys
+
+
 cdef Py_ssize_t index_frames(
     const uint8_t* buf, Py_ssize_t end, uint64_t first_seq, Block* idx
 ) noexcept nogil:

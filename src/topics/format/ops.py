@@ -16,6 +16,7 @@ except ImportError as _error:
     kernel = None
     from topics.format.batchops import (
         collect_columns,
+        collect_keys,
         collect_tags,
         compact_body,
         compact_json,
@@ -45,6 +46,7 @@ else:
     kernel = _kernel
     from topics.format.kernel import (
         collect_columns,
+        collect_keys,
         collect_tags,
         compact_body,
         compact_json,
@@ -71,6 +73,7 @@ __all__ = [
     "SEGMENT_LAYOUT",
     "WAL_LAYOUT",
     "collect_columns",
+    "collect_keys",
     "collect_tags",
     "compact_body",
     "compact_json",

@@ -32,6 +32,7 @@ class SegmentRow(msgspec.Struct, array_like=True):
     idx_xxh3: int
     generation: int
     tags: bool
+    keys: bool | None = None
 
 
 class TopicRow(msgspec.Struct, kw_only=True):

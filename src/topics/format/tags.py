@@ -1,13 +1,15 @@
-"""The `.tags` sidecar of a sealed segment: sorted tag names, and for each the records that carry it. Rebuildable.
+"""The `.tags` and `.keys` sidecars of a sealed segment: sorted names, and for each the records that carry it.
+Rebuildable.
 
-A container "PTT1" whose body is read in place, little-endian, every column a multiple of 4 bytes:
+A container "PTT1" (tags) or "PTK1" (keys) whose body is read in place, little-endian, every column a multiple of
+4 bytes:
 
     u64  first_seq
-    u32  names        number of distinct tags
-    u32  postings     number of tagged records
+    u32  names        number of distinct names
+    u32  postings     number of records with one
     u32  name_ends    x names      end of each name in the text below
-    u32  post_ends    x names      end of each tag's postings
-    u32  positions    x postings   seq - first_seq, ascending per tag
+    u32  post_ends    x names      end of each name's postings
+    u32  positions    x postings   seq - first_seq, ascending per name
     ...  text                      the names back to back, in byte order
 """
 
@@ -26,11 +28,12 @@ from topics.format.container import BadContainer, check, wrap
 from topics.format.control import Selector, SelectorOp
 
 MAGIC: Final = b"PTT1"
+KEYS_MAGIC: Final = b"PTK1"
 _HEAD: Final = struct.Struct("<QII")
 _U32: Final = np.dtype("<u4")
 
 
-def build_tags(tags: Sequence[bytes | None], first_seq: int) -> bytes:
+def build_tags(tags: Sequence[bytes | None], first_seq: int, magic: bytes = MAGIC) -> bytes:
     """The sidecar of a segment whose record number i (seq first_seq + i) has tags[i]."""
     postings: dict[bytes, list[int]] = {}
     for position, tag in enumerate(tags):
@@ -46,7 +49,7 @@ def build_tags(tags: Sequence[bytes | None], first_seq: int) -> bytes:
     post_ends = np.cumsum(np.fromiter((len(postings[name]) for name in names), np.int64)).astype(_U32)
     head = _HEAD.pack(first_seq, len(names), len(positions))
     columns = (name_ends, post_ends, positions)
-    return wrap(MAGIC, b"".join((head, *(column.tobytes() for column in columns), *names)))
+    return wrap(magic, b"".join((head, *(column.tobytes() for column in columns), *names)))
 
 
 class TagIndex:
@@ -54,8 +57,8 @@ class TagIndex:
 
     __slots__ = ("_name_ends", "_positions", "_post_ends", "_text", "first_seq")
 
-    def __init__(self, buf: Buffer) -> None:
-        body = check(MAGIC, buf)
+    def __init__(self, buf: Buffer, magic: bytes = MAGIC) -> None:
+        body = check(magic, buf)
         if len(body) < _HEAD.size:
             raise BadContainer("the body has no head")
         self.first_seq, names, postings = _HEAD.unpack_from(body)
@@ -74,7 +77,7 @@ class TagIndex:
                 raise BadContainer("a column of ends falls")
 
     def find(self, selector: Selector) -> npt.NDArray[np.uint64]:
-        """Seqs of the records whose tag the selector matches, ascending."""
+        """Seqs of the records whose name the selector matches, ascending."""
         value = selector.value.encode()
         first = self._search(value)
         if selector.op == SelectorOp.GLOB:
@@ -90,7 +93,7 @@ class TagIndex:
         return seqs
 
     def names(self, prefix: str = "") -> list[str]:
-        """The tags that begin with `prefix`, sorted."""
+        """The names that begin with `prefix`, sorted."""
         value = prefix.encode()
         return [str(self._name(i), "utf-8") for i in range(self._search(value), self._search_end(value))]
 

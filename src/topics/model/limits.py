@@ -34,6 +34,9 @@ JSON_DEPTH: Final = 124
 FRAME_BYTES: Final = 64 * 1024 * 1024
 """No frame is longer, so a garbled length never asks for more memory than this."""
 
+HEADS_TOPICS: Final = 10_000
+"""Topics in one question about heads: all of them are looked at in one step, while everybody else waits."""
+
 DELETE_RANGES: Final = 1_000_000
 """Ranges in one Delete frame (16 MB); a larger delete is several frames."""
 

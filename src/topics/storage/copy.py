@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from topics.format.checksum import xxh3_64
+from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
-from topics.format.ops import SEGMENT_LAYOUT, collect_tags, restamp
+from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, restamp
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
-from topics.format.tags import build_tags
+from topics.format.tags import KEYS_MAGIC, build_tags
 from topics.host.clock import Clock
 from topics.host.fs import File, Fs, parent, read_exact, replace_file, write_all
 from topics.model import limits
@@ -98,7 +99,7 @@ class TopicCopy:
         self._advance()
         for segment in self.dropped:
             self.tools.handles.forget(segment)
-            for part in ("idx", "tags", "data"):
+            for part in ("idx", "tags", "keys", "data"):
                 discard(self.tools.fs, segment.path(part))
         return self.segments
 
@@ -266,21 +267,28 @@ class TopicCopy:
         self.touched.discard(active.first_seq)
         active.idx_xxh3 = xxh3_64(entries)
         active.sealed = True
-        active.tags = self._write_tags(active, entries)
+        self._write_sidecars(active, entries)
         self.list_changed = True
 
-    def _write_tags(self, segment: Segment, entries: bytes) -> bool:
-        """The `.tags` sidecar. It is derived, so trouble with it is no trouble for the segment."""
+    def _write_sidecars(self, segment: Segment, entries: bytes) -> None:
+        """`.tags` and `.keys`. They are derived, so trouble with them is no trouble for the segment."""
         flags = np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"]
-        if not (flags & TAG).any():
-            return False
+        count, first = segment.count, segment.first_seq
         try:
             data = read_exact(self.tools.handles.file(segment.path("data")), 0, segment.data_len)
-            tags = collect_tags(data, entries, 0, segment.count, SEGMENT_LAYOUT, 0)
-            replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, segment.first_seq))
+            if (flags & TAG).any():
+                tags = collect_tags(data, entries, 0, count, SEGMENT_LAYOUT, 0)
+                replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, first))
+                segment.tags = True
+            # Most topics have no keys at all: then the mark of one is nowhere, and nothing has to be taken apart.
+            keys = collect_keys(data, entries, 0, count, SEGMENT_LAYOUT, 0) if KEY_MARK in data else []
+            if any(key is not None for key in keys):
+                replace_file(self.tools.fs, segment.path("keys"), build_tags(keys, first, KEYS_MAGIC))
+                segment.keys = True
+            else:
+                segment.keys = False
         except (OSError, EOFError, ValueError):
-            return False
-        return True
+            pass
 
     # -- making it count --------------------------------------------------------------------------------------------
 

@@ -120,7 +120,8 @@ def make_row(cut: TopicCut, segments: list[Segment], ceiling: int) -> TopicRow:
         bytes=cut.bytes,
         last_ts=cut.last_ts,
         segments=[
-            SegmentRow(s.first_seq, s.count, s.data_len, s.sealed, s.idx_xxh3, s.generation, s.tags) for s in segments
+            SegmentRow(s.first_seq, s.count, s.data_len, s.sealed, s.idx_xxh3, s.generation, s.tags, s.keys)
+            for s in segments
         ],
         dead=list(cut.dead.ranges()),
         unflagged=[],

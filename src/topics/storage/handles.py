@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from topics.format.checksum import xxh3_64
 from topics.format.ops import SEGMENT_LAYOUT, rebuild_idx, verify
 from topics.format.segment import ENTRY
+from topics.format.tags import TagIndex
 from topics.host.fs import File, Fs, read_exact
 from topics.model import limits
 from topics.model.errors import StorageError
@@ -25,13 +27,14 @@ _HOLE_FLAG = 4
 
 
 class Handles:
-    __slots__ = ("_files", "_fs", "_known", "_lock", "_maps", "absent")
+    __slots__ = ("_files", "_fs", "_indexes", "_known", "_lock", "_maps", "absent")
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
         self._lock = threading.Lock()
         self._files: OrderedDict[str, File] = OrderedDict()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
+        self._indexes: OrderedDict[str, TagIndex] = OrderedDict()
         self._known: dict[str, int] = {}
         """By path, the hash of each `.idx` that was proven in this life."""
         self.absent: set[str] | None = None
@@ -70,9 +73,23 @@ class Handles:
         """The bytes of a sealed segment. Shorter than promised if the file is: readers check every frame's bounds."""
         return self._mapped(segment.path("data"))
 
-    def tags(self, segment: Segment) -> memoryview:
-        """The `.tags` sidecar of a sealed segment."""
-        return self._mapped(segment.path("tags"))
+    def sidecar(self, segment: Segment, part: str) -> memoryview:
+        """A sidecar of a sealed segment: `tags` or `keys`."""
+        return self._open_map(segment.path(part))
+
+    def index(self, path: str, make: Callable[[], TagIndex]) -> TagIndex:
+        """The parsed sidecar at `path`, made where it is not at hand: proving one costs more than searching it."""
+        with self._lock:
+            found = self._indexes.get(path)
+            if found is not None:
+                self._indexes.move_to_end(path)
+                return found
+        found = make()
+        with self._lock:
+            self._indexes[path] = found
+            while len(self._indexes) > limits.OPEN_MAPPINGS:
+                self._indexes.popitem(last=False)
+        return found
 
     def entries(self, segment: Segment, start: int, count: int) -> memoryview:
         """Entries start .. start + count of a segment, proven against MANIFEST's hash or rebuilt from `.data`."""
@@ -178,8 +195,9 @@ class Handles:
     def forget(self, segment: Segment) -> None:
         """Drop what is kept of a segment before it is unlinked or its files change shape."""
         with self._lock:
-            for part in ("data", "idx", "tags"):
+            for part in ("data", "idx", "tags", "keys"):
                 path = segment.path(part)
+                self._indexes.pop(path, None)
                 self._files.pop(path, None)
                 self._maps.pop(path, None)
                 self._known.pop(path, None)
@@ -190,6 +208,7 @@ class Handles:
         with self._lock:
             self._files.clear()
             self._maps.clear()
+            self._indexes.clear()
 
 
 def unreadable(path: str, error: Exception) -> StorageError:

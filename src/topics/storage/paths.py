@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _WAL = re.compile(r"wal-(\d{16,20})\.log")
 _SNAPSHOT = re.compile(r"snapshot-(\d{16,20})\.bin")
-_SEGMENT = re.compile(r"seg-(\d{16,20})\.(data|idx|tags)")
+_SEGMENT = re.compile(r"seg-(\d{16,20})\.(data|idx|tags|keys)")
 _GROUP = re.compile(r"shard-\d{2}")
 _TOPIC = re.compile(r"([0-9A-F]{8,16})")
 

@@ -83,6 +83,7 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
             idx_xxh3=s.idx_xxh3,
             generation=s.generation,
             tags=s.tags,
+            keys=s.keys,
             foreign=not s.sealed,
         )
         for s in row.segments

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topics.model.errors import StorageError, TopicNotFound
 from topics.model.record import Gap
+from topics.rules.gap import floor_gap
 from topics.storage.reader import FrameBatch, Slice, fetch, plan
 from topics.storage.store import Store
 from topics.storage.topic import Topic
@@ -39,6 +40,19 @@ def scan(
             explain_missing(store, topic, part, error)
         except OSError as error:
             raise StorageError(f"topic {topic.name!r} cannot be read: {error}", path=error.filename) from error
+
+
+def gaps_between(topic: Topic, cursor: int, end: int) -> list[Gap]:
+    """What was lost of the seqs after `cursor` and below `end`. Under the store's lock."""
+    found: list[Gap] = []
+    gap = floor_gap(cursor, topic.evict_floor, topic.expiry_floor, topic.trim_floor)
+    if gap is not None:
+        found.append(gap)
+        cursor = gap.gap_to
+    while (lost := topic.lost.at_or_after(cursor + 1)) is not None and lost[0] < end:
+        found.append(Gap(max(lost[0], cursor + 1), lost[1], lost[2]))
+        cursor = lost[1]
+    return found
 
 
 def check_there(store: Store, topic: Topic) -> None:

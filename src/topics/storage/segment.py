@@ -25,6 +25,8 @@ class Segment:
     generation: int = 0
     tags: bool = False
     """The `.tags` sidecar was built."""
+    keys: bool | None = None
+    """The `.keys` sidecar was built; False = no record has a key, None = nobody looked."""
     opened_ns: int = 0
     """Monotonic time at which this process opened the active pair; its age counts from here."""
     foreign: bool = False

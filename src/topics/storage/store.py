@@ -35,13 +35,13 @@ from topics.storage.append import Append, check_room, order_append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
 from topics.storage.handles import Handles
+from topics.storage.names import Found, find_tagged
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths
 from topics.storage.repair import bury, ensure_dir
 from topics.storage.routers import Routers
 from topics.storage.snapshots import Snapshots
 from topics.storage.submission import Submission, WaitFirst, fresh_error
-from topics.storage.tagsearch import find_tagged
 from topics.storage.topic import Effect, Ledger, Topic
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
@@ -256,13 +256,14 @@ class Store:
             )
 
     def delete(
-        self, name: str, before_seq: int | None, match: Selector | None
+        self, name: str, before_seq: int | None, match: Selector | None, known: Found | None = None
     ) -> tuple[Submission | None, Callable[[], int]]:
+        """`known`: what a search of the sealed segments found already."""
         topic = self.topic(name)
         shard = self.shard_for(topic)
         shard.check()
         self.sweep(topic)
-        ranges = join_ranges(find_tagged(self.handles, topic, match, before_seq)) if match is not None else ()
+        ranges = join_ranges(find_tagged(self.handles, topic, match, before_seq, known)) if match is not None else ()
         return order_delete(topic, shard, self.clock.now_ms(), before_seq, match, ranges)
 
     def sweep(self, topic: Topic) -> Submission | None:

@@ -100,8 +100,8 @@ class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
         "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "gates", "handles", "head", "id",
-        "inherited", "last_ts", "ledger", "live", "lost", "name", "ordered", "pending", "ram", "reserved_at", "reserved_last",
-        "segments", "shard", "tag_tail", "tail", "trim_floor", "unflagged", "waiters",
+        "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending", "ram",
+        "reserved_at", "reserved_last", "segments", "shard", "tail", "trim_floor", "unflagged", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
@@ -148,7 +148,8 @@ class Topic:
         """Its TopicDelete is ordered: nothing more may be."""
         self.dirty = True
         """Changed since the last snapshot captured it."""
-        self.tag_tail: object | None = None
+        self.name_tails: dict[str, object] = {}
+        """Tags and keys of the unsealed records, as far as searches have asked: see `names.py`."""
         self.inherited = 0
         """Last seq of an earlier process: the time of records up to it was another clock's."""
         self.waiters: list[Waiter] = []

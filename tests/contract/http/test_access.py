@@ -26,6 +26,7 @@ EXPECTED = {
     ("GET", "/v0/topics/{topic}"): "r", ("DELETE", "/v0/topics/{topic}"): "d", ("POST", "/v0/topics/{topic}"): "w",
     ("POST", "/v0/topics/{topic}/diff"): "r", ("POST", "/v0/topics/{topic}/delete"): "d",
     ("GET", "/v0/topics/{topic}/records"): "r", ("GET", "/v0/topics/{topic}/at"): "r",
+    ("GET", "/v0/topics/{topic}/keys/{key}"): "r",
     ("GET", "/v0/topics/{topic}/tags"): "r", ("GET", "/v0/topics/{topic}/tags/names"): "r",
     ("GET", "/v0/topics/{topic}/segments"): "r", ("GET", "/v0/topics/{topic}/segments/{first_seq}/{part}"): "r",
     ("POST", "/v0/topics/{topic}/retention/plan"): "r",
@@ -65,6 +66,7 @@ def target(route: Route, topic: str = "mine.a") -> str:
         .replace("{router}", "mine.r")
         .replace("{first_seq}", "1")
         .replace("{part}", "data")
+        .replace("{key}", "k")
     )
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
 
-from tests.contract.http.client import Api, Reply, eventually
+from tests.contract.http.client import Api, InProcess, Reply, eventually
 from tests.contract.http.inprocess import Engine
+from topics.storage.options import StoreOptions
 
 NDJSON = {"accept": "application/x-ndjson"}
 ARROW = {"accept": "application/vnd.apache.arrow.stream"}
@@ -152,6 +156,84 @@ def test_tags_are_found_in_seq_order_and_resumable(own: Api, engine: Engine) -> 
     assert own.call("GET", "/v0/topics/a/tags").problem == (400, "invalid_request")
     names = own.call("GET", "/v0/topics/a/tags/names?prefix=t").json["tags"]
     assert names == [{"tag": "t0.x", "count": 20}, {"tag": "t1.x", "count": 17}, {"tag": "t2.x", "count": 20}]
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[Engine]:
+    """Small segments, so that keys lie in sealed ones, in the open one and in the WAL."""
+    engine = Engine(str(tmp_path / "s"), store=StoreOptions(segment_max_events=10, ttl_grace_ms=0))
+    yield engine
+    engine.close()
+
+
+def test_newest_record_of_a_key_is_found_wherever_it_lies(keyed: Engine) -> None:
+    api = Api(InProcess(keyed))
+
+    def newest(key: str) -> Any:
+        answer = api.call("GET", f"/v0/topics/a/keys/{key}").json
+        assert (answer["topic"], answer["key"]) == ("a", unquote(key))
+        return answer["record"] and answer["record"]["$seq"]
+
+    api.append("a", *({"data": i, "key": f"k{i % 7}", "tag": "t", "meta": {"m": i}} for i in range(1, 36)))
+    keyed.pump.checkpoint()
+    assert [segment.keys for segment in keyed.store.topics["a"].segments] == [True, True, True, None]
+    api.append("a", {"data": 36, "key": "k1"}, {"data": 37}, {"data": 38, "key": "a/é"})
+    assert (newest("k1"), newest("k0"), newest("k2"), newest("a%2F%C3%A9")) == (36, 35, 30, 38)
+    assert newest("nobody") is None
+    record = api.call("GET", "/v0/topics/a/keys/k0").json["record"]
+    assert record == {"$seq": 35, "$ts": record["$ts"], "$tag": "t", "$key": "k0", "data": 35, "meta": {"m": 35}}
+    assert set(api.call("GET", "/v0/topics/a/keys/k0?include=data").json["record"]) == {"$seq", "$ts", "data"}
+    api.delete("a", before_seq=36)
+    assert (newest("k1"), newest("k0")) == (36, None)
+    assert api.call("GET", "/v0/topics/nobody/keys/k").problem == (404, "topic_not_found")
+
+
+def test_history_of_a_key_comes_in_seq_order_and_pages(keyed: Engine) -> None:
+    api = Api(InProcess(keyed))
+    api.append("a", *({"data": i, "key": f"k{i % 3}"} for i in range(1, 41)))
+    keyed.pump.checkpoint()
+    api.append("a", *({"data": i, "key": f"k{i % 3}"} for i in range(41, 51)))
+    api.delete("a", before_seq=3)
+    page = api.call("GET", "/v0/topics/a/keys/k1?history=true&limit=10").json
+    assert ([r["data"] for r in page["records"]], page["key"]) == (list(range(4, 32, 3)), "k1")
+    rest = api.call("GET", f"/v0/topics/a/keys/k1?history=1&from_seq={page['next_from_seq']}").json
+    assert ([r["data"] for r in rest["records"]], rest["next_from_seq"]) == (list(range(34, 51, 3)), 51)
+    assert [r["data"] for r in records(api, "a", "?key=k1&from_seq=20&to_seq=30").json["records"]] == [22, 25, 28]
+    assert api.call("GET", "/v0/topics/a/keys/none?history=true").json["records"] == []
+
+
+def test_key_is_looked_up_over_every_wire(api: Api, topic: str) -> None:
+    api.append(topic, {"data": 1, "key": "k"}, {"data": 2, "key": "k"}, {"data": 3, "key": "a b"})
+    assert api.call("GET", f"/v0/topics/{topic}/keys/k").json["record"]["data"] == 2
+    assert api.call("GET", f"/v0/topics/{topic}/keys/a%20b").json["record"]["data"] == 3
+    history = api.call("GET", f"/v0/topics/{topic}/keys/k?history=true").json
+    assert ([r["data"] for r in history["records"]], history["head_seq"]) == ([1, 2], 3)
+    assert api.call("GET", f"/v0/topics/{topic}/keys/").problem == (404, "not_found")
+
+
+def test_filters_by_index_tell_what_was_lost_between(keyed: Engine) -> None:
+    api = Api(InProcess(keyed))
+    api.put("a", cap_records=20)
+    api.append("a", *({"data": i, "key": f"k{i % 2}", "tag": f"t{i % 2}", "node": f"n{i % 4}"} for i in range(1, 41)))
+    keyed.pump.checkpoint()
+    for query in ("key=k0", "tag=t0", "tag=t0&key=k0"):
+        first, *found = records(api, "a", f"?from_seq=1&{query}").json["records"]
+        assert (first["tombstone"]["gap_from"], first["tombstone"]["gap_to"]) == (1, 20), query
+        assert [r["$seq"] for r in found] == list(range(22, 41, 2)), query
+    both = records(api, "a", "?key=k0&node=n2").json["records"]
+    assert [r["$seq"] for r in both] == list(range(22, 41, 4))
+    assert records(api, "a", "?key=k0&tag=t1").json["records"] == []
+
+
+def test_damaged_sidecar_of_keys_is_made_again_from_the_records(keyed: Engine) -> None:
+    api = Api(InProcess(keyed))
+    api.append("a", *({"data": i, "key": f"k{i}"} for i in range(1, 31)))
+    keyed.pump.checkpoint()
+    first, second, _ = keyed.store.topics["a"].segments
+    Path(first.path("keys")).write_bytes(b"rot")
+    Path(second.path("keys")).unlink()
+    for seq in (3, 13, 23):
+        assert api.call("GET", f"/v0/topics/a/keys/k{seq}").json["record"]["$seq"] == seq
 
 
 def test_segments_list_the_files_and_give_their_bytes(api: Api, topic: str) -> None:
