@@ -18,7 +18,14 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from topics.api.auth import Keyring, check_bind, parse_keys
-from topics.api.settings import LimitOptions, SecurityOptions, ServerOptions, StagingOptions, TierOptions
+from topics.api.settings import (
+    LimitOptions,
+    SecurityOptions,
+    ServerOptions,
+    StagingOptions,
+    TierOptions,
+    TransportSettings,
+)
 from topics.host.fs import Fs, OsFs, read_file
 from topics.model.errors import InvalidConfig, InvalidRequest
 from topics.storage.options import StoreOptions
@@ -30,6 +37,7 @@ PARTS: Final[dict[str, Any]] = {
     "server": ServerOptions,
     "security": SecurityOptions,
     "limits": LimitOptions,
+    "transport": TransportSettings,
     "storage": StoreOptions,
     "tier": TierOptions,
     "staging": StagingOptions,
@@ -89,6 +97,7 @@ class Config:
     server: ServerOptions
     security: SecurityOptions
     limits: LimitOptions
+    transport: TransportSettings
     store: StoreOptions
     tier: TierOptions
     staging: StagingOptions
@@ -158,6 +167,7 @@ def load(
         server=parts["server"],
         security=parts["security"],
         limits=parts["limits"],
+        transport=parts["transport"],
         store=parts["storage"],
         tier=parts["tier"],
         staging=parts["staging"],

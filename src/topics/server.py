@@ -112,6 +112,7 @@ async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[A
         keyring=security.api_keys,
         max_body_bytes=limits.max_body_bytes,
         max_inflight_per_key=limits.max_inflight_per_key,
+        max_inflight_body_bytes=limits.max_inflight_body_bytes,
         probe_auth=security.probe_auth,
         pages=pages(),
         open_pages=local,
@@ -121,7 +122,7 @@ async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[A
     tls = None
     if config.server.tls_cert is not None and config.server.tls_key is not None:
         tls = TlsOptions(config.server.tls_cert, config.server.tls_key)
-    return app, await serve(app, host, port, tls=tls)
+    return app, await serve(app, host, port, tls=tls, options=config.transport.options())
 
 
 async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
@@ -130,8 +131,11 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
     steady = SteadyClock(clock, Steady())
     started = clock.monotonic_ns()
 
+    def tell(progress: float) -> None:
+        parts.app.progress = progress
+
     def recover() -> Store:
-        return open_store(OsFs(), abspath(config.server.data_dir), config.store, steady, SystemIds(), lock)
+        return open_store(OsFs(), abspath(config.server.data_dir), config.store, steady, SystemIds(), lock, tell)
 
     store = await asyncio.to_thread(recover)
     for line in store.report:
@@ -164,7 +168,7 @@ def _announce(config: Config, parts: _Parts, fs: Fs) -> None:
     scheme = "http" if config.server.tls_cert is None else "https"
     keys = "keys are set" if config.security.api_keys.on else "no keys: anyone on this machine may do anything"
     print(
-        f"topics {own_version()} serves {abspath(config.server.data_dir)} at {scheme}://{address} "
+        f"topics {own_version()} serves {config.server.data_dir} at {scheme}://{address} "
         f"(new topics are of class disk; {keys}). Try: curl {scheme}://{address}/v0/topics",
         flush=True,
     )

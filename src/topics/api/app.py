@@ -13,6 +13,7 @@ from functools import partial
 from types import GeneratorType
 
 from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
+from topics.api.bodies import Bodies
 from topics.api.call import Call, decode_segment
 from topics.api.hosts import Hosts
 from topics.api.http import Admission, Answer, Head, Later, Request, Response, Socket, Stream
@@ -53,6 +54,7 @@ class AppOptions:
     keyring: Keyring = field(default_factory=Keyring)
     max_body_bytes: int = 64 * 1024 * 1024
     max_inflight_per_key: int = 1000
+    max_inflight_body_bytes: int = 512 * 1024 * 1024
     probe_auth: bool = False
     pages: Mapping[str, Page] = field(default_factory=dict)
     """The files of the built-in page, by path."""
@@ -74,6 +76,7 @@ class Application:
         self._started_ns = clock.monotonic_ns()
         self._slots = Slots(options.max_inflight_per_key)
         self._hosts = Hosts(options.hosts)
+        self._bodies = Bodies(options.max_inflight_body_bytes)
         self._places: dict[tuple[str, str], tuple[Route, tuple[str | None, ...]]] = {}
         """What a method and a path were found to mean."""
 
@@ -97,7 +100,8 @@ class Application:
             # Nobody to tell apart, and nothing that comes and goes: the same path always means the same.
             place = self._places.get((head.method, head.path))
             if place is not None:
-                return Admission(Call(place[0], head, place[1]), self.options.max_body_bytes)  # type: ignore[arg-type]
+                call = Call(place[0], head, place[1])  # type: ignore[arg-type]
+                return Admission(call, self.options.max_body_bytes, None, self._bodies)
         segments = head.path.split("/")[1:]
         node, raw_names = find(segments)
         key = self._key(head, node)
@@ -118,7 +122,7 @@ class Application:
             self._places.clear()
         self._places[head.method, head.path] = route, names
         release = None if key is ANYONE else partial(self._slots.give, key)
-        return Admission(call, self.options.max_body_bytes, release)
+        return Admission(call, self.options.max_body_bytes, release, self._bodies)
 
     def _key(self, head: Head, node: Node | None) -> Key:
         keyring = self.options.keyring

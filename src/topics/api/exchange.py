@@ -23,6 +23,10 @@ ANSWERS = (Response, Stream, Socket)
 FAILED = Response(500, b'{"error":{"code":"internal","message":"the server failed to answer this request"}}')
 
 
+SMALL = INLINE_BYTES_MAX
+"""Bodies up to here are not counted against the budget: connections, and what may be under way on each, bound them."""
+
+
 class TooLarge(Exception):
     """The body exceeds what the admission allows."""
 
@@ -32,7 +36,9 @@ class Exchange:
         "_admission",
         "_app",
         "_body",
+        "_crowded",
         "_deliver",
+        "_held",
         "_options",
         "_release",
         "_size",
@@ -61,6 +67,9 @@ class Exchange:
         self._release: Callable[[], None] | None = None
         self._body: list[bytes] = []
         self._size = 0
+        self._held = 0
+        """Of that, what is counted against the budget."""
+        self._crowded = False
         self._task: asyncio.Future[None] | asyncio.Future[Answer] | Later | None = None
         self.head = head
         self.answer: Answer | None = None
@@ -108,7 +117,29 @@ class Exchange:
         self._size += len(piece)
         if self._admission is not None and self._size > self._admission.body_limit:
             return False
+        if self._size > SMALL and not self._hold(self._size - self._held):
+            return False
         self._body.append(piece)
+        return True
+
+    def _hold(self, more: int) -> bool:
+        """Count a large body against what all of them may take together. It is given back with the slot."""
+        bodies = self._admission.bodies if self._admission is not None else None
+        if bodies is None:
+            return True
+        if not bodies.take(more, self._held):
+            self._crowded = True
+            return False
+        if not self._held:
+            slot = self._release
+
+            def release() -> None:
+                bodies.give(self._held)
+                if slot is not None:
+                    slot()
+
+            self._release = release
+        self._held += more
         return True
 
     def discard(self, piece: bytes) -> int:
@@ -125,7 +156,13 @@ class Exchange:
 
     def refuse_too_large(self) -> None:
         self.unread = True
-        self.refuse(self._app.too_large(self.head))
+        self.refuse(self._refusal())
+
+    def _refusal(self) -> Response:
+        """Why the body was not kept."""
+        if self._crowded and self._admission is not None and self._admission.bodies is not None:
+            return self._admission.bodies.refusal()
+        return self._app.too_large(self.head)
 
     # The handler.
 
@@ -174,6 +211,9 @@ class Exchange:
                     body = await asyncio.to_thread(compress.inflate, coding, packed, limit)
             else:
                 body = await asyncio.to_thread(compress.inflate, coding, packed, limit)
+            if len(body) > SMALL and not self._hold(len(body)):
+                self._answered(self._refusal())
+                return
         except compress.InflatesTooLarge:
             self._answered(self._app.too_large(self.head))
             return

@@ -125,6 +125,20 @@ class WebSocket(Protocol):
     def close(self, code: int, reason: str = "") -> None: ...
 
 
+class Budget(Protocol):
+    """Bytes of memory that requests share."""
+
+    def take(self, size: int, mine: int) -> bool:
+        """More for somebody who holds `mine` already; False if there is no room."""
+        ...
+
+    def give(self, size: int) -> None: ...
+
+    def refusal(self) -> Response:
+        """For whoever found no room."""
+        ...
+
+
 @dataclass(slots=True)
 class Admission:
     """What `begin` says to a head it lets pass."""
@@ -134,6 +148,8 @@ class Admission:
     """Bytes of body, after inflation; a larger one is answered 413 without reading on."""
     release: Callable[[], None] | None = None
     """Called once when the answer has been produced, or, for a stream, when its head was sent; frees slots."""
+    bodies: Budget | None = None
+    """What its body is counted against; None = nothing."""
 
 
 Answer = Response | Stream | Socket

@@ -1,15 +1,16 @@
 """What can be set on the server. Each field tells its unit and what larger or smaller costs.
 
-Times and sizes of the transport alone are in `options.py`.
+What else the transport knows, and nobody should need to set, is in `options.py`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from topics.api.auth import Keyring
+from topics.api.options import TransportOptions
 from topics.model.errors import InvalidConfig
 
 MIB = 1024 * 1024
@@ -74,6 +75,9 @@ class LimitOptions:
     """Open streams of one key; 0 = no limit."""
     max_inflight_per_key: int = 1_000
     """Requests of one key being worked on; 0 = no limit. Smaller keeps one client from starving the others."""
+    max_inflight_body_bytes: int = 512 * MIB
+    """Bytes of large request bodies in memory at once, over all connections; 0 = no limit. One more is 429. A body by
+    itself always passes."""
     max_total_bytes: int = 0
     """Accounted bytes of all live records; 0 = no limit."""
     test_min_heartbeat_ms: int = 1_000
@@ -82,11 +86,55 @@ class LimitOptions:
     def __post_init__(self) -> None:
         for name in (
             "max_routers", "max_watch_sessions", "max_sse_connections", "max_sse_connections_per_key",
-            "max_inflight_per_key", "max_total_bytes",
+            "max_inflight_per_key", "max_inflight_body_bytes", "max_total_bytes",
         ):  # fmt: skip
             bound(self, name, 0, (1 << 63) - 1)
         bound(self, "max_body_bytes", 0, 1 << 32)
         bound(self, "test_min_heartbeat_ms", 1, 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """What one connection may take. Times are judged by a coarse tick, so they may run over by a fifth."""
+
+    header_timeout_ms: int = 60_000
+    """From the first byte of a request (or the opening of the connection) to the end of its head; then 408."""
+    idle_timeout_ms: int = 120_000
+    """How long a kept-alive connection may be without a request. Larger spares reconnects, costs descriptors."""
+    body_window_ms: int = 30_000
+    """A body under way must bring `body_window_bytes` within each such window, else 408."""
+    body_window_bytes: int = 4_096
+    """The slowest body that is waited for, in bytes per window."""
+    write_stall_ms: int = 60_000
+    """A peer that takes none of the bytes waiting for it for so long is cut off."""
+    ping_ms: int = 20_000
+    """Silence on HTTP/2 and WebSocket after which the peer is pinged; after three times that it is cut off."""
+    max_connections: int = 16_384
+    """Open connections; one more is closed at once. Each costs a file descriptor and some 10 KiB."""
+    max_head_bytes: int = 65_536
+    """Request line and headers together; more is 431."""
+    max_headers: int = 128
+    """Different header names of a request; more is 431."""
+    max_pipelined: int = 64
+    """Requests of one HTTP/1 connection being worked on; reading pauses beyond it."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            bound(self, one.name, 1, 1 << 40)
+
+    def options(self) -> TransportOptions:
+        return TransportOptions(
+            header_timeout_s=self.header_timeout_ms / 1000,
+            idle_timeout_s=self.idle_timeout_ms / 1000,
+            body_window_s=self.body_window_ms / 1000,
+            body_window_bytes=self.body_window_bytes,
+            write_stall_s=self.write_stall_ms / 1000,
+            ping_s=self.ping_ms / 1000,
+            connections_max=self.max_connections,
+            head_bytes_max=self.max_head_bytes,
+            headers_max=self.max_headers,
+            pipeline_max=self.max_pipelined,
+        )
 
 
 @dataclass(frozen=True, slots=True)

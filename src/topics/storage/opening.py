@@ -15,7 +15,7 @@ from topics.storage.copy import CopyTools, TopicCopy
 from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
-from topics.storage.recovery import FORMAT_LINE, Found, is_new, read_store
+from topics.storage.recovery import FORMAT_LINE, Found, Tell, is_new, nobody, read_store
 from topics.storage.repair import ensure_dir, repair
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
@@ -25,9 +25,16 @@ from topics.storage.walread import FileRead, GroupRead
 
 
 def open_store(
-    fs: Fs, root: str, options: StoreOptions, clock: Clock, ids: Ids, lock: AbstractContextManager[object]
+    fs: Fs,
+    root: str,
+    options: StoreOptions,
+    clock: Clock,
+    ids: Ids,
+    lock: AbstractContextManager[object],
+    tell: Tell = nobody,
 ) -> Store:
-    """A recovered store, ready to write. On any error the directory is let go and nothing half-made is used."""
+    """A recovered store, ready to write. On any error the directory is let go and nothing half-made is used. `tell`
+    hears how far recovery is."""
     paths = Paths(root)
     try:
         new = is_new(fs, paths)
@@ -40,7 +47,7 @@ def open_store(
     try:
         if new and is_new(fs, paths):
             _initialise(store)
-        _recover(store)
+        _recover(store, tell)
     except (OSError, EOFError) as error:
         store.release()
         raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
@@ -84,7 +91,7 @@ def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
     )
 
 
-def _recover(store: Store) -> None:
+def _recover(store: Store, tell: Tell) -> None:
     fs, paths, options = store.fs, store.paths, store.options
     salvage = options.recovery == "salvage"
     store.store_id = _store_id(read_file(fs, paths.format), paths)
@@ -93,7 +100,7 @@ def _recover(store: Store) -> None:
         paths.meta
     )  # a life that was killed right behind the rename of FORMAT left a name that a cut takes away
     identity = fs.identity(paths.root)
-    found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity)
+    found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity, tell)
     repair(fs, paths, found, salvage)
     store.report = found.report
     _adopt(store, found)

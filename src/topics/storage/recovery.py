@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from topics.format.snapshot import Position, Snapshot
 from topics.host.fs import Fs, read_file
@@ -66,7 +68,18 @@ def is_new(fs: Fs, paths: Paths) -> bool:
     return True
 
 
-def read_store(fs: Fs, paths: Paths, handles: Handles, snapshots: Snapshots, salvage: bool, identity: str) -> Found:
+Tell = Callable[[float], None]
+"""Hears how far recovery is, from 0 to 1."""
+_READ: Final = 0.3
+"""The part of recovery that reading the WAL is; nearly all the rest is replaying it."""
+
+
+def nobody(_: float) -> None: ...
+
+
+def read_store(
+    fs: Fs, paths: Paths, handles: Handles, snapshots: Snapshots, salvage: bool, identity: str, tell: Tell = nobody
+) -> Found:
     """Steps 1 to 4: everything but writing."""
     snapshot, bad = snapshots.load()
     if snapshot is None:
@@ -77,10 +90,13 @@ def read_store(fs: Fs, paths: Paths, handles: Handles, snapshots: Snapshots, sal
     present = _groups_with_files(fs, paths)
     foreign = [key for key in present if key not in listed]
     report += [f"WAL group {key or 'wal'!r} is not listed by the snapshot and was set aside" for key in foreign]
-    groups = [GroupReader(fs, paths, key, position, salvage).read() for key, position in sorted(listed.items())]
+    groups: list[GroupRead] = []
+    for key, position in sorted(listed.items()):
+        groups.append(GroupReader(fs, paths, key, position, salvage).read())
+        tell(_READ * len(groups) / len(listed))
     handles.absent = set()
     replay = Replay(snapshot, groups, paths, handles)
-    recovered = replay.run()
+    recovered = replay.run(lambda part: tell(_READ + (1 - _READ) * part))
     clean = snapshot.clean and not bad and not any(_past_position(group, listed) for group in groups)
     replay.close_tails(clean, same_boot(fs, paths, identity))
     files, damage = judge(fs, recovered, salvage)

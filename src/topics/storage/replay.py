@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -34,6 +35,8 @@ from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic, live_sizes
 from topics.storage.walread import FileRead, GroupRead
 
+_TELL_EVERY = 1024
+"""Things applied between two words about progress."""
 _IGNORED = frozenset({Kind.CHECKPOINT_MARK})
 _ROUTERS = frozenset({Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR})
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -105,19 +108,25 @@ class Replay:
         self._cursors = {row.id: RouterCursor(row.id, row.cursor, row.forwarded) for row in snapshot.routers}
         self.result.routers = {row.id: router_of(row) for row in snapshot.routers}
 
-    def run(self) -> Recovered:
+    def run(self, tell: Callable[[float], None] = lambda _: None) -> Recovered:
+        """`tell` hears how far it is, from 0 to 1."""
         names = {row.id: row.name for row in self.snapshot.topics}
         self.result.ended.update(self.snapshot.dropped)
         self._find_ended(names)
         for row in self.snapshot.topics:
             if row.id not in self.result.ended:
                 self.result.topics[row.id] = load_topic(row, self.paths, self.handles)
+        total = sum(len(scan.items) for group in self.groups for read in group.files for scan in read.scans)
+        done = 0
         for group in self.groups:
             for read in group.files:
                 for scan in read.scans:
                     self.result.frames += scan.frames
                     for item in scan.items:
                         self._apply(read, item)
+                        done += 1
+                        if not done % _TELL_EVERY:
+                            tell(done / total)
         return self.result
 
     # -- which topics there are --------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path_factory.mktemp("live"))
+    server.shared = True
     yield server
     status, _, trouble = server.stop()
     assert (status, trouble) == (0, "")

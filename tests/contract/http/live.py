@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import h2.config
@@ -17,9 +19,26 @@ import h2.events
 
 from tests.contract.http.client import Reply
 
+RUNNING: list[ServerProcess] = []
+"""Servers that were started and neither stopped nor killed."""
+
+
+def end_all(servers: Iterable[ServerProcess]) -> None:
+    """Whatever became of the test that started them."""
+    for server in tuple(servers):
+        server.kill()
+
+
+@atexit.register
+def _end_rest() -> None:
+    end_all(RUNNING)
+
 
 class ServerProcess:
-    """`topics serve` on any free port, with a data directory of its own inside `directory`."""
+    """`topics serve` on any free port, with a data directory of its own inside `directory`. It ends with the test that
+    started it at the latest, unless it is `shared` by several."""
+
+    shared = False
 
     def __init__(self, directory: Path, wait: bool = True, /, **settings: str) -> None:
         """With `wait` False it has only been started: nobody knows its port before `wait_ready`."""
@@ -44,6 +63,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=complaints,
             )
+        RUNNING.append(self)
         self.host, self.port = "", 0
         if wait:
             self.wait_ready()
@@ -60,8 +80,7 @@ class ServerProcess:
             if self.process.poll() is not None:
                 break
             time.sleep(0.01)
-        self.process.kill()
-        self.process.communicate()
+        self.kill()
         raise AssertionError(f"the server did not start: {self.complaints}")
 
     @property
@@ -71,14 +90,19 @@ class ServerProcess:
 
     def kill(self) -> str:
         """With SIGKILL; what it had complained about until then."""
+        if self in RUNNING:
+            RUNNING.remove(self)
         self.process.kill()
-        self.process.communicate()
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self.process.communicate()
         return self.complaints
 
     def stop(self) -> tuple[int, str, str]:
         """Exit status and what it printed."""
         self.process.send_signal(signal.SIGTERM)
         out, _ = self.process.communicate(timeout=20)
+        if self in RUNNING:
+            RUNNING.remove(self)
         return self.process.returncode, out.decode(), self.complaints
 
 

@@ -245,6 +245,9 @@ def test_everything_but_health_and_metrics_waits_for_recovery(tmp_path: Path) ->
                 assert answer.problem == (503, "not_ready"), route.path
                 assert answer.detail == {"replay_progress": 0.0}
                 assert answer.headers["retry-after"] == "1"
+        engine.app.progress = 0.25
+        assert api.call("GET", "/v0/ready").detail == {"replay_progress": 0.25}
+        assert api.call("GET", "/v0/metrics", headers={"accept": "application/json"}).json["replay_progress"] == 0.25
         assert api.call("GET", "/v0/nope").status == 503
         assert as_key(engine, None).call("GET", "/v0/topics").status == 401
         assert api.call("GET", "/v0/metrics", headers={"accept": "application/json"}).json["ready"] is False

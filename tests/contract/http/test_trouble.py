@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -181,6 +185,50 @@ def test_no_token_reaches_the_output(tmp_path: Path) -> None:
     assert status == 0
     assert "sesame" not in said + trouble
     assert "swordfish" not in said + trouble
+
+
+def test_start_line_names_the_directory_as_it_was_given(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, TOPICS_DATA_DIR="./topics-data")
+    status, said, _ = server.stop()
+    version = said.split()[1]
+    address = f"http://{server.host}:{server.port}"
+    assert (status, said) == (
+        0,
+        f"topics {version} serves ./topics-data at {address} (new topics are of class disk; no keys: anyone on this "
+        f"machine may do anything). Try: curl {address}/v0/topics\n",
+    )
+
+
+def test_slow_heads_and_idle_connections_are_ended_as_configured(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, TOPICS_HEADER_TIMEOUT_MS="200", TOPICS_IDLE_TIMEOUT_MS="200")
+    for sent in (b"GET /v0/health HT", b"GET /v0/health HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+        with socket.create_connection((server.host, server.port), timeout=20) as wire:
+            wire.sendall(sent)
+            answer = b"".join(iter(partial(wire.recv, 65536), b""))
+        assert answer.startswith(b"HTTP/1.1 408" if sent.endswith(b"HT") else b"HTTP/1.1 200")
+    server.kill()
+
+
+def test_large_bodies_share_a_budget_of_memory(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, TOPICS_MAX_INFLIGHT_BODY_BYTES="300000")
+    wire = Http1(server.host, server.port)
+    api = Api(wire)
+    body = json.dumps({"records": [{"data": "x" * 250_000}]}).encode()
+    head = "POST /v0/topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+    with socket.create_connection((server.host, server.port), timeout=20) as slow:
+        slow.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body[:-10])
+        refused = eventually(lambda: (answer := api.append("b", "x" * 250_000)).status == 429 and answer)
+        assert (refused.code, refused.detail) == ("throttled", {"limit": "max_inflight_body_bytes", "max": 300_000})
+        assert refused.headers["retry-after"] == "1"
+        packed = {"content-type": "application/json", "content-encoding": "gzip"}
+        assert api.call("POST", "/v0/topics/b", gzip.compress(body), packed).problem == (429, "throttled")
+        assert api.append("b", "small").status in (200, 201)
+        slow.sendall(body[-10:])
+        assert slow.recv(65536).startswith(b"HTTP/1.1 201")
+    assert api.append("b", "x" * 250_000).status == 200
+    assert api.append("b", "x" * 400_000).status == 200, "one by itself always passes"
+    wire.close()
+    server.kill()
 
 
 def test_keys_and_limits_come_from_the_environment(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.integration.server.target import Target
 @pytest.fixture(scope="session")
 def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     server = ServerProcess(tmp_path_factory.mktemp("target"))
+    server.shared = True
     wire = Http1(server.host, server.port)
     yield Target(server, Api(wire))
     wire.close()

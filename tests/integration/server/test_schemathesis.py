@@ -49,6 +49,7 @@ SCHEMA = schemathesis.openapi.from_dict(tuples_as_lists(document("test")))
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path_factory.mktemp("described"), TOPICS_SEGMENT_MAX_EVENTS="5")
+    server.shared = True
     yield server
     status, _, complaints = server.stop()
     assert (status, complaints) == (0, "")
