@@ -271,7 +271,7 @@ def test_a_checkpoint_that_breaks_off_is_made_up_for_by_the_next(data: Path, mon
     log.create("other")
     log.append("orders", [{"data": n, "tag": "x" * 200} for n in range(50)])
     with monkeypatch.context() as patch:
-        patch.setattr("topics.storage.checkpoint.TopicCopy.run", lambda _: 1 / 0)
+        patch.setattr("topics.storage.copy.TopicCopy.run", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             log.checkpoint()
     for _ in range(4):

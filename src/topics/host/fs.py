@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
+
+from topics.host.mapping import map_file
 
 Buffer = bytes | bytearray | memoryview
 
@@ -316,11 +316,7 @@ class OsFile:
         os.posix_fallocate(self.fd, 0, size)
 
     def map(self) -> memoryview:
-        # The mapping lives as long as any view of it; unlinking the file meanwhile is harmless.
-        if sys.version_info >= (3, 13):
-            # Without this every mapping keeps a descriptor of its own open.
-            return memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ, trackfd=False))
-        return memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
+        return map_file(self.fd)
 
     def close(self) -> None:
         fd, self.fd = self.fd, _CLOSED

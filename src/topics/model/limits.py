@@ -55,9 +55,12 @@ WAL_SHARDS: Final = 64
 """Shard directories have two digits; beyond a few dozen, shards only cost file handles."""
 
 OPEN_FILES: Final = 128
-OPEN_MAPPINGS: Final = 512
-"""Segment files and mappings kept open, least recently used out first. Each holds a file descriptor, of which a
-process has 1024 unless it asks for more, and an embedded store is a guest in its process."""
+"""Segment files kept open, least recently used out first. Each holds a file descriptor, of which a process has 1024
+unless it asks for more, and an embedded store is a guest in its process."""
+
+OPEN_MAPPINGS: Final = 16_384
+"""Mapped segment files, least recently used out first. A mapping holds no descriptor, only address space and one of the
+65,530 mappings that Linux gives a process."""
 
 HOLE_RUN: Final = 4096
 """A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""

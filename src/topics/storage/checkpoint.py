@@ -21,7 +21,7 @@ from topics.format.control import SnapshotMark
 from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.format.snapshot import Position, RouterRow, SnapshotHead, encode_row
 from topics.model.errors import TopicsError
-from topics.storage.copy import CopyTools, TopicCopy
+from topics.storage.copy import CopyTools
 from topics.storage.cut import TopicCut, capture, make_row
 from topics.storage.submission import Submission
 
@@ -124,12 +124,11 @@ class Checkpoint:
         store = self.store
         tools = CopyTools(store.fs, store.clock, store.options, store.handles, self.lock, pool=store.pool)
         try:
-            rows: dict[int, bytes] = {}
-            for cut in self.cuts:
-                if cut.topic.id not in store.by_id:
-                    continue
-                segments = TopicCopy(tools, cut).run()
-                rows[cut.topic.id] = encode_row(make_row(cut, segments, self._ceiling(cut)))
+            cuts = [cut for cut in self.cuts if cut.topic.id in store.by_id]
+            rows = {
+                cut.topic.id: encode_row(make_row(cut, segments, self._ceiling(cut)))
+                for cut, segments in zip(cuts, tools.copy_all(cuts), strict=True)
+            }
             self._write_snapshot(rows)
         except (OSError, EOFError, TopicsError) as error:
             with self.lock:

@@ -20,7 +20,8 @@ from topics.storage.submission import Submission, fresh_error
 from topics.storage.turn import Write
 from topics.storage.wal import Shard
 
-_SYNC_THREADS = 4
+_SEGMENT_THREADS = 8
+"""What a checkpoint does side by side. It waits for the disk nearly all the time, so this is no number of cores."""
 _IDLE_S = 0.5
 """How often the background looks for work that nobody announced."""
 
@@ -209,7 +210,7 @@ class Background:
             threading.Thread(target=self._spare_loop, name="topics-spare", daemon=True),
             threading.Thread(target=self._checkpoint_loop, name="topics-checkpoint", daemon=True),
         ]
-        store.pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="topics-segments")
+        store.pool = ThreadPoolExecutor(_SEGMENT_THREADS, thread_name_prefix="topics-segments")
         for thread in self._threads:
             thread.start()
 

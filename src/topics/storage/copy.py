@@ -7,7 +7,7 @@ bytes again before it syncs again.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -48,27 +48,55 @@ class CopyTools:
 
     pool: Executor | None = None
     """Where syncs run beside the copying; None = in place."""
-    syncs: list[Future[None]] = field(default_factory=list)
-
-    def sync_soon(self, file: File) -> None:
-        """Sync a file before the next `wait_syncs` returns."""
-        if self.pool is None:
-            file.sync()
-        else:
-            self.syncs.append(self.pool.submit(file.sync))
-
-    def wait_syncs(self) -> None:
-        """Raise the first failure; nothing that was to be synced counts then."""
-        syncs, self.syncs = self.syncs, []
-        wait(syncs)
-        for sync in syncs:
-            sync.result()
 
     def mapped(self, source: Source) -> memoryview:
         view = self.maps.get(source.path)
         if view is None:
             view = self.maps[source.path] = source.map()
         return view
+
+    def copy_all(self, cuts: list[TopicCut]) -> list[list[Segment]]:
+        """Do the part of every topic in `cuts`; their segments, in the same order. Raises the first failure, when no
+        other part is under way any more.
+
+        Topics with little to copy run in the pool, side by side: each spends its time waiting for a handful of syncs of
+        its own files, which no other topic touches. Without a pool they run in order, so that a simulation repeats.
+        """
+        make_topic_directories(self.fs, cuts)
+        if self.pool is None:
+            return [TopicCopy(self, cut).run() for cut in cuts]
+        inside = replace(self, pool=None)  # what runs in the pool must not wait for anything behind it in the pool
+        little = self.options.segment_max_events
+        parts = {
+            cut.topic.id: self.pool.submit(TopicCopy(inside, cut).run)
+            for cut in cuts
+            if sum(piece.count for piece in cut.pieces) < little
+        }
+        try:
+            found = {cut.topic.id: TopicCopy(self, cut).run() for cut in cuts if cut.topic.id not in parts}
+            wait(parts.values(), return_when=FIRST_EXCEPTION)
+        finally:
+            for part in parts.values():
+                part.cancel()
+            wait(parts.values())
+        for part in parts.values():
+            if not part.cancelled():
+                part.result()
+        return [found[cut.topic.id] if cut.topic.id in found else parts[cut.topic.id].result() for cut in cuts]
+
+
+def make_topic_directories(fs: Fs, cuts: list[TopicCut]) -> None:
+    """The directories of topics that get their first pair: one sync for all of them.
+
+    Synced also where one is there already: an attempt before this one may have failed, or been killed, between making
+    the directory and syncing its name.
+    """
+    directories = [cut.topic.directory for cut in cuts if cut.pieces and not cut.topic.segments]
+    for directory in directories:
+        if not fs.exists(directory):
+            fs.mkdir(directory)
+    if directories:
+        fs.sync_dir(parent(directories[0]))
 
 
 class TopicCopy:
@@ -85,6 +113,7 @@ class TopicCopy:
         self.list_changed = False
         self.new_names = False
         self.dropped: list[Segment] = []
+        self.syncs: list[Future[None]] = []
 
     def run(self) -> list[Segment]:
         """Do it all; returns the topic's segments as the snapshot should list them."""
@@ -180,17 +209,10 @@ class TopicCopy:
         )
 
     def _open_pair(self, first_seq: int) -> None:
-        fs = self.tools.fs
-        if not self.topic.segments and not self.segments:
-            # Synced also where it is there already: an attempt before this one may have failed, or been killed, between
-            # making the directory and syncing its name.
-            if not fs.exists(self.topic.directory):
-                fs.mkdir(self.topic.directory)
-            fs.sync_dir(parent(self.topic.directory))
         segment = Segment(self.topic.directory, first_seq, 0, 0, opened_ns=self.tools.clock.monotonic_ns())
         self.tools.handles.forget(segment)
         for part in ("data", "idx"):
-            file = fs.open(segment.path(part), write=True, create=True)
+            file = self.tools.fs.open(segment.path(part), write=True, create=True)
             if file.size():  # left by a checkpoint that failed
                 file.truncate(0)
         self.segments.append(segment)
@@ -262,8 +284,8 @@ class TopicCopy:
         data_file = handles.file(active.path("data"))
         if data_file.size() > active.data_len:
             data_file.truncate(active.data_len)
-        self.tools.sync_soon(idx_file)
-        self.tools.sync_soon(data_file)
+        self._sync_soon(idx_file)
+        self._sync_soon(data_file)
         self.touched.discard(active.first_seq)
         active.idx_xxh3 = xxh3_64(entries)
         active.sealed = True
@@ -292,12 +314,26 @@ class TopicCopy:
 
     # -- making it count --------------------------------------------------------------------------------------------
 
+    def _sync_soon(self, file: File) -> None:
+        """Sync a file before the next `_wait_syncs` returns."""
+        if self.tools.pool is None:
+            file.sync()
+        else:
+            self.syncs.append(self.tools.pool.submit(file.sync))
+
+    def _wait_syncs(self) -> None:
+        """Raise the first failure; nothing that was to be synced counts then."""
+        syncs, self.syncs = self.syncs, []
+        wait(syncs)
+        for sync in syncs:
+            sync.result()
+
     def _sync(self) -> None:
         for first_seq in sorted(self.touched):
             segment = next((s for s in self.segments if s.first_seq == first_seq), None)
             if segment is not None:
-                self.tools.sync_soon(self.tools.handles.file(segment.path("data")))
-        self.tools.wait_syncs()
+                self._sync_soon(self.tools.handles.file(segment.path("data")))
+        self._wait_syncs()
         if self.new_names:
             self.tools.fs.sync_dir(self.topic.directory)
 

@@ -11,7 +11,7 @@ from topics.host.clock import Clock
 from topics.host.fs import Fs, Lock, read_file, replace_file
 from topics.host.ids import Ids
 from topics.model.errors import CorruptFile, StorageError, StoreLocked
-from topics.storage.copy import CopyTools, TopicCopy
+from topics.storage.copy import CopyTools
 from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
@@ -156,11 +156,10 @@ def _change_layout(store: Store) -> None:
     the first frame of the new layout. Every group that was listed is listed at its end."""
     tools = CopyTools(store.fs, store.clock, store.options, store.handles, store.lock)
     now = store.clock.now_ms()
-    for topic in store.by_id.values():
-        cut = capture(topic, now)
-        segments = TopicCopy(tools, cut).run()
-        store.rows[topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
-        topic.ckpt_seq = cut.head
+    cuts = [capture(topic, now) for topic in store.by_id.values()]
+    for cut, segments in zip(cuts, tools.copy_all(cuts), strict=True):
+        store.rows[cut.topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
+        cut.topic.ckpt_seq = cut.head
     store.routers.rows = [router.row(router.cursor, router.forwarded) for router in store.routers.by_name.values()]
     end = Position(store.numbers.next, 0)
     layout = [group_key(i, store.options.wal_shards) for i in range(store.options.wal_shards)]

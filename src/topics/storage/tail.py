@@ -15,6 +15,7 @@ from topics.format.ops import rebase
 from topics.format.segment import ENTRY
 
 ENTRY_SIZE = ENTRY.size
+_CHUNK_MIN = 16
 _CHUNK_MAX = 65_536
 
 
@@ -52,7 +53,7 @@ class Chunk:
             return True
         if self.count + count > _CHUNK_MAX:
             return False
-        grown = bytearray(max(need, 2 * len(self.buffer)))
+        grown = bytearray(max(need, min(2 * len(self.buffer), _CHUNK_MAX * ENTRY_SIZE)))
         grown[: self.count * ENTRY_SIZE] = memoryview(self.buffer)[: self.count * ENTRY_SIZE]
         self.buffer = grown
         return True
@@ -79,7 +80,9 @@ class Tail:
         chunk = self.chunks[-1] if self.chunks else None
         if chunk is None or chunk.end_seq != first_seq or chunk.ram != ram or not chunk.room(count):
             assert chunk is None or chunk.end_seq <= first_seq, "entries are stored in seq order"
-            chunk = Chunk(first_seq, max(count, 16), ram)
+            # Behind a full chunk comes as much again: growing step by step would copy and clear it all once more.
+            full = chunk is not None and chunk.ram == ram and chunk.end_seq == first_seq
+            chunk = Chunk(first_seq, max(count, _CHUNK_MAX if full else _CHUNK_MIN), ram)
             self.chunks.append(chunk)
         start = chunk.count * ENTRY_SIZE
         chunk.buffer[start : start + count * ENTRY_SIZE] = entries
