@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.crash.forward import Routes
 from tests.crash.profile import Profile
 from topics.format.control import EvictWatermark, Selector, SelectorOp
 from topics.format.frame import Kind, decode_frame
@@ -40,11 +41,14 @@ class Client:
         self.rng = rng
         self.counts = counts
         self.serial = 0
+        self.routes = Routes(self)
 
     # -- what to do next -----------------------------------------------------------------------------------------------
 
     def draw(self) -> Operation:
         rng, profile = self.rng, self.profile
+        if profile.routers and rng.random() < 0.12:
+            return self.routes.draw()
         name = f"t{rng.randrange(profile.topics)}"
         if name not in self.oracle.names:
             config = self.draw_config()
@@ -112,7 +116,7 @@ class Client:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _instance(self, name: str) -> Instance | None:
+    def instance(self, name: str) -> Instance | None:
         """The instance that the engine must know by this name now, or None if it must know none."""
         self.oracle.settle()
         instance = self.oracle.names.get(name)
@@ -124,10 +128,10 @@ class Client:
         self.oracle.settle()
         token = self.store.create(name, config)
         if token is None:
-            if self._instance(name) is None:
+            if self.instance(name) is None:
                 raise Violation(f"create of {name!r} says it exists, and it must not")
             return None
-        if self._instance(name) is not None:
+        if self.instance(name) is not None:
             raise Violation(f"create of {name!r} made a second topic of that name")
         self.counts["create"] += 1
         if any(known.name == name and known.dropped for known in self.oracle.instances.values()):
@@ -140,7 +144,7 @@ class Client:
         return token
 
     def drop(self, name: str) -> Submission | None:
-        instance = self._instance(name)
+        instance = self.instance(name)
         token = self.store.drop(name)
         if (token is None) != (instance is None):
             raise Violation(f"drop of {name!r} answers {token}, and the topic is {instance}")
@@ -150,42 +154,47 @@ class Client:
         return token
 
     def configure(self, name: str, config: TopicConfig) -> Submission | None:
-        instance = self._instance(name)
+        instance = self.instance(name)
         try:
             token = self.store.configure(name, config)
         except TopicNotFound:
-            return self._absent(instance, "configure")
-        state = self._present(instance, "configure")
+            return self.absent(instance, "configure")
+        state = self.present(instance, "configure")
         if token is None:
             if state.config != config:
                 raise Violation(f"configure of {name!r} changed nothing, and it must")
             return None
         old, new = state.durability, config.commit_class
         leaving = old in (Durability.EPHEMERAL, Durability.MEMORY) and new != old
-        left = tuple(seq for seq in state.records if seq in state.ram) if old == Durability.EPHEMERAL != new else ()
+        left: tuple[int, ...] = ()
+        holes: tuple[int, ...] = ()
+        if old == Durability.EPHEMERAL != new:
+            left = tuple(seq for seq in state.records if seq in state.ram)
+            holes = tuple(seq for seq, why in state.lost.items() if seq in state.ram and why == "source_trim")
         if old != new:
             self.counts["class change"] += 1
         assert instance is not None
-        instance.add(Step(Configured(config, state.head if leaving else 0, left), token))
+        instance.add(Step(Configured(config, state.head if leaving else 0, left, holes), token))
         return token
 
     def append(self, name: str, batch: list[dict[str, Any]], key: str | None) -> Submission | None:
         self.sweep(name)
-        instance = self._instance(name)
+        instance = self.instance(name)
         now = self.store.clock.now_ms()
         try:
             done = self.store.append(name, prepare(batch), key)
         except TopicNotFound:
-            return self._absent(instance, "append")
+            return self.absent(instance, "append")
         except WaitFirst as first:
-            self._note_eviction(instance, batch, first.submission)
+            new = [sent(record, 0, 0) for record in batch]
+            self.note_eviction(instance, new, first.submission)
             raise
         except (TopicFull, RecordTooLarge):
-            if not self._rejects(self._present(instance, "append"), batch):
+            if not self._rejects(self.present(instance, "append"), batch):
                 raise Violation(f"append to {name!r} was refused, and there is room") from None
             self.counts["reject"] += 1
             return None
-        state = self._present(instance, "append")
+        state = self.present(instance, "append")
         assert instance is not None
         assert instance.published is not None
         known = instance.published.keys.get(key) if key is not None else None
@@ -206,41 +215,44 @@ class Client:
             raise Violation(f"append to {name!r} got seq {done.first_seq} again; {instance.handed} was acknowledged")
         if done.ts < max(state.last_ts, now):
             raise Violation(f"append to {name!r} at {now} got the time {done.ts} behind {state.last_ts}")
-        records = [_sent(record, done.first_seq + i, done.ts) for i, record in enumerate(batch)]
-        ram = done.submission is None
-        if ram and state.durability != Durability.EPHEMERAL:
-            raise Violation(f"append to {name!r} of class {state.durability.name} waits for nothing")
-        if ram:
-            floor = done.topic.evict_floor
-        else:
-            assert done.submission is not None
-            floor = _evict_floor(done.submission)
+        records = [sent(record, done.first_seq + i, done.ts) for i, record in enumerate(batch)]
+        self.note_append(instance, Appended(records, key), done.submission)
+        self.counts["append"] += 1
+        return done.submission
+
+    def note_append(self, instance: Instance, change: Appended, token: Submission | None) -> None:
+        """Tell the oracle of records that were handed out, once what their eviction takes is as it should be."""
+        state = self.present(instance, "append")
+        topic = self.store.by_id[instance.id]
+        if token is None and state.durability != Durability.EPHEMERAL:
+            raise Violation(f"append to {instance} of class {state.durability.name} waits for nothing")
+        change.ram = token is None
+        change.evict_floor = floor = topic.evict_floor if token is None else _evict_floor(token)
+        records = change.records
         gone = oldest_over_cap([*state.records.values(), *records], state.config)
         if state.config.discard == "reject":
             gone = set()
         if gone != {seq for seq in [*state.records, *(r.seq for r in records)] if seq <= floor}:
-            raise Violation(f"append to {name!r} evicts through {floor}, expected to evict {sorted(gone)}")
+            raise Violation(f"append to {instance} evicts through {floor}, expected to evict {sorted(gone)}")
         if gone:
             self.counts["evict by cap"] += 1
-        durability = state.durability
-        instance.add(Step(Appended(records, key, floor, ram), done.submission, durability))
-        self.counts["append"] += 1
-        return done.submission
+        instance.add(Step(change, token, state.durability))
 
-    def _note_eviction(self, instance: Instance | None, batch: list[dict[str, Any]], token: Submission) -> None:
-        """An append in RAM that evicts records on disk logs that first, and must be asked again."""
+    def note_eviction(self, instance: Instance | None, new: list[Record] | None, token: Submission) -> None:
+        """An append in RAM that evicts records on disk logs that first, and must be asked again. `new` is what was to
+        be appended; None = the caller does not know how much of it."""
         if instance is None or any(step.token is token for step in instance.steps):
             return
-        state = self._present(instance, "append")
+        state = self.present(instance, "append")
         if not token.buffers or token.buffers[0][4] != Kind.EVICT_WATERMARK:
             raise Violation(f"append to {instance} waits for something that nobody ordered")
         frame = decode_frame(token.buffers[0], 0, len(token.buffers[0]))
         floor = EvictWatermark.decode(frame.body).evict_floor
-        sent = [_sent(record, state.head + 1 + i, 0) for i, record in enumerate(batch)]
-        gone = oldest_over_cap([*state.records.values(), *sent], state.config)
-        took = {seq for seq in state.records if seq <= floor}
-        if took != {seq for seq in gone if seq <= state.head}:
-            raise Violation(f"{instance}: an append evicts {sorted(took)}, expected {sorted(gone)}")
+        if new is not None:
+            over = oldest_over_cap([*state.records.values(), *new], state.config)
+            took = {seq for seq in state.records if seq <= floor}
+            if took != over & state.records.keys():
+                raise Violation(f"{instance}: an append evicts {sorted(took)}, expected {sorted(over)}")
         instance.add(Step(Evicted(floor, 0), token))
 
     @staticmethod
@@ -248,7 +260,7 @@ class Client:
         config = state.config
         if config.discard != "reject":
             return False
-        size = sum(size_of(_sent(record, 1, 0)) for record in batch)
+        size = sum(size_of(sent(record, 1, 0)) for record in batch)
         return bool(
             (config.cap_records and len(state.records) + len(batch) > config.cap_records)
             or (config.cap_bytes and state.bytes + size > config.cap_bytes)
@@ -256,12 +268,12 @@ class Client:
 
     def delete(self, name: str, before: int | None, match: Selector | None) -> Submission | None:
         self.sweep(name)
-        instance = self._instance(name)
+        instance = self.instance(name)
         try:
             token, _ = self.store.delete(name, before, match)
         except TopicNotFound:
-            return self._absent(instance, "delete")
-        state = self._present(instance, "delete")
+            return self.absent(instance, "delete")
+        state = self.present(instance, "delete")
         assert instance is not None
         if match is None:
             assert before is not None
@@ -288,7 +300,7 @@ class Client:
     def sweep(self, name: str) -> Submission | None:
         """Evict what is too old or too much, and see that no more and no less goes."""
         topic = self.store.topics.get(name)
-        instance = self._instance(name)
+        instance = self.instance(name)
         if topic is None or topic.closing or instance is None:
             return None
         before = (topic.evict_floor, topic.expiry_floor)
@@ -341,18 +353,18 @@ class Client:
             raise Violation(f"{instance}: more records than its cap stay")
 
     @staticmethod
-    def _absent(instance: Instance | None, what: str) -> None:
+    def absent(instance: Instance | None, what: str) -> None:
         if instance is not None:
             raise Violation(f"{what}: {instance} is not found")
 
     @staticmethod
-    def _present(instance: Instance | None, what: str) -> State:
+    def present(instance: Instance | None, what: str) -> State:
         if instance is None or instance.ordered is None:
             raise Violation(f"{what} found a topic that is not there")
         return instance.ordered
 
 
-def _sent(record: dict[str, Any], seq: int, ts: int) -> Record:
+def sent(record: dict[str, Any], seq: int, ts: int) -> Record:
     meta = record.get("meta")
     meta_raw = None if meta is None else msgspec.json.encode(meta)
     return Record(seq, ts, record.get("tag"), record.get("node"), record.get("key"), meta_raw, record["data"])

@@ -39,6 +39,8 @@ class Profile:
     config_changes: bool = True
     drops: bool = True
     keys: bool = True
+    routers: int = 0
+    """Names that routers are made under."""
     checkpoint_rate: float = 0.05
     """How likely the checkpointer, when it has its turn, begins though nothing is due."""
     preempt_rate: float = 0.1
@@ -117,6 +119,7 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         config_changes=rng.random() < 0.6,
         drops=rng.random() < 0.6,
         keys=rng.random() < 0.6,
+        routers=rng.choice((0, 0, 1, 2, 3)),
         checkpoint_rate=rng.choice((0.0, 0.02, 0.1, 0.3)),
         preempt_rate=rng.choice((0.0, 0.0, 0.1, 0.3)),
         wait_rate=rng.choice((0.0, 0.3, 0.9)),

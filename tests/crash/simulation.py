@@ -9,25 +9,23 @@ engine works without its lock, every file call is a point at which others may ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from tests.crash.client import Client
-from tests.crash.machine import Gate, SimulatedDisk, SimulatedLock
+from tests.crash.machine import SimulatedDisk, SimulatedLock
 from tests.crash.probe import ROOT, manifest_firsts, probe_rot
 from tests.crash.profile import Profile, draw_profile
 from tests.crash.readers import slow_read
 from tests.crash.trouble import draw_faults, note_torn_batches, spoil
+from tests.crash.workers import Workers
 from topics.host.fs import Fs
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, TopicsError
 from topics.storage.opening import open_store
 from topics.storage.store import Store
 from topics.storage.submission import WaitFirst
 from topics.storage.topic import Topic
-from topics.storage.wal import Shard
 from topics.testing.clock import FakeClock
 from topics.testing.disk import CrashKind, PowerOff
 from topics.testing.faults import FaultFs
@@ -35,6 +33,7 @@ from topics.testing.ids import FakeIds
 from topics.testing.loop import SeededLoop, Steps
 from topics.testing.oracle import Oracle, Skip, Violation
 from topics.testing.order import OrderFs
+from topics.testing.routes import view_routes
 from topics.testing.view import view_store, view_topic
 
 _STEPS_PER_OPERATION = 400
@@ -66,8 +65,7 @@ class Simulation:
         """True while the running task is where threads would really interleave."""
         self.depth = 0
         self.writers_left = 0
-        self.stopping = False
-        self.busy_background = 0
+        self.workers: Workers | None = None
         self.power = False
         """The power was cut since the store was last open."""
         self.killed = False
@@ -164,6 +162,11 @@ class Simulation:
         skip: Skip = "either" if self.doubt else "reported" if self.power else "silent"
         views = view_store(store)
         self.oracle.check_recovered(views, power=self.power, skip=skip, clean=self.clean, fallback=self.fallback)
+        routes = view_routes(store)
+        self.counts["router over a crash"] += len(routes) if self.power or self.killed else 0
+        why = self.oracle.routers.check_recovered(routes, views)
+        if why is not None:
+            raise Violation(why)
         if store.report and not self.counts_allow(store.report):
             raise Violation(f"recovery reports {store.report}")
         self.power = self.killed = self.doubt = self.clean = self.fallback = False
@@ -185,17 +188,12 @@ class Simulation:
     def live(self) -> None:
         rng, profile, store = self.rng, self.profile, self._store()
         self.loop = SeededLoop(rng)
-        self.stopping = False
-        self.busy_background = 0
         self.writers_left = profile.writers
         share = max(profile.operations // profile.writers, 1)
         for index in range(profile.writers):
             self.loop.spawn(self._writer(share), f"writer {index}")
-        for shard in store.shards:
-            self.loop.spawn(self._shard_writer(shard), f"shard {shard.index}")
-            self.loop.spawn(self._syncer(shard), f"sync {shard.index}")
-            self.loop.spawn(self._spare_maker(shard), f"spare {shard.index}")
-        self.loop.spawn(self._checkpointer(), "checkpoint")
+        self.workers = Workers(self, store)
+        self.workers.spawn(self.loop)
         self.loop.spawn(self._reader(), "reader")
         self.loop.spawn(self._clock(), "clock")
         clean = rng.random() < profile.clean_rate
@@ -287,15 +285,6 @@ class Simulation:
         self.depth -= 1
         self.armed = True
 
-    @contextmanager
-    def _io(self, gate: Gate) -> Iterator[None]:
-        """The engine works without its lock."""
-        before, self.armed, gate.busy = self.armed, True, True
-        self.busy_background += 1
-        yield
-        self.busy_background -= 1
-        self.armed, gate.busy = before, False
-
     def _writer(self, operations: int) -> Steps:
         rng = self.rng
         client = self.client
@@ -314,7 +303,7 @@ class Simulation:
                 except Throttled:
                     yield None
                 except (ReadOnly, DiskFull, StorageError, OSError) as error:
-                    self._expect_trouble(error)
+                    self.expect_trouble(error)
                     token = None
                     break
             self.counts["operation"] += 1
@@ -325,79 +314,10 @@ class Simulation:
                 yield None
         self.writers_left -= 1
 
-    def _expect_trouble(self, error: Exception) -> None:
+    def expect_trouble(self, error: Exception) -> None:
         if self.faults is None or not self.faults.fired:
             raise Violation(f"a call failed on a healthy disk: {error!r}") from error
         self.counts[f"refused: {type(error).__name__}"] += 1
-
-    def _shard_writer(self, shard: Shard) -> Steps:
-        gate = Gate()
-        while True:
-            yield lambda: bool(shard.queue) and not shard.writing and shard.failed is None
-            write = shard.take()
-            if write is None:
-                continue
-            yield gate.free
-            with self._io(gate):
-                shard.run(write)
-            yield gate.free
-            shard.finish(write)
-
-    def _syncer(self, shard: Shard) -> Steps:
-        gate = Gate()
-        while True:
-            yield lambda: shard.sync_due(self.clock.monotonic_ns())
-            sync = shard.take_sync()
-            if sync is None:
-                continue
-            yield gate.free
-            with self._io(gate):
-                sync.run()
-            yield gate.free
-            shard.finish_sync(sync)
-
-    def _spare_maker(self, shard: Shard) -> Steps:
-        gate = Gate()
-        while True:
-            yield shard.wants_spare
-            plan = shard.plan_spare()
-            self.counts["recycled WAL file"] += plan.old is not None
-            yield gate.free
-            try:
-                with self._io(gate):
-                    spare = plan.run()
-            except OSError:
-                self._leave_io(gate)
-                yield gate.free
-                continue
-            yield gate.free
-            shard.adopt_spare(spare)
-
-    def _leave_io(self, gate: Gate) -> None:
-        """An I/O section that ended by an error."""
-        gate.busy = False
-        self.armed = False
-        self.busy_background -= 1
-
-    def _checkpointer(self) -> Steps:
-        gate, store = Gate(), self._store()
-        while True:
-            yield None
-            if self.stopping or not (store.checkpoint_due() or self.rng.random() < self.profile.checkpoint_rate):
-                continue
-            self.busy_background += 1
-            checkpoint = store.begin_checkpoint()
-            while not checkpoint.captured:
-                yield None
-            yield gate.free
-            with self._io(gate):
-                done = checkpoint.run()
-            self.busy_background -= 1
-            if done:
-                self.counts["checkpoint"] += 1
-                self.checkpoints += 1
-            elif self.faults is None or not self.faults.fired:
-                raise Violation(f"a checkpoint failed on a healthy disk: {store.trouble!r}") from store.trouble
 
     def _clock(self) -> Steps:
         while True:
@@ -418,7 +338,7 @@ class Simulation:
                 try:
                     view = view_topic(store, topic)
                 except (OSError, TopicsError) as error:
-                    self._expect_trouble(error)
+                    self.expect_trouble(error)
                     continue
                 if not self._stopped(topic):
                     self.oracle.check_live([view])
@@ -433,21 +353,27 @@ class Simulation:
             self.faults.heal()
         store = self._store()
         views = [view_topic(store, topic) for topic in store.all_topics() if not self._stopped(topic)]
-        self.oracle.check_live(views, complete=not any(shard.failed for shard in store.shards))
+        whole = not any(shard.failed for shard in store.shards)
+        self.oracle.check_live(views, complete=whole)
+        why = self.oracle.routers.check_live(view_routes(store), store.by_id) if whole else None
+        if why is not None:
+            raise Violation(why)
 
     # -- a clean stop --------------------------------------------------------------------------------------------------
 
     def _close(self) -> bool:
         """What `Log.close` does. False if trouble made it an ordinary stop."""
         store = self._store()
-        self.stopping = True
+        workers = self.workers
+        assert workers is not None
+        workers.stopping = True
         for task in list(self.loop._tasks):
             if task.name.startswith(("writer", "reader")):
                 task.drop()
                 self.loop._tasks.remove(task)
         for _ in range(5000):
             working = any(s.writing or s.syncing or ((s.queue or s.waiting) and not s.failed) for s in store.shards)
-            if not working and not self.busy_background:
+            if not working and not workers.busy:
                 break
             self.loop.step()
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.life import Life
+from tests.unit.broker.routed import Routed
 from topics.format.ops import prepare
 from topics.model.config import make_config
 from topics.model.errors import TopicsError
@@ -186,3 +187,19 @@ def test_expiry_behind_a_delete_that_is_still_on_its_way_counts_nothing_twice() 
     topic = store.topic("t")
     assert (topic.live, topic.expiry_floor) == (3, 3)
     assert topic.bytes == topic.measure(1, topic.head)[1]
+
+
+def test_trim_that_only_ram_knew_of_is_still_said_once_the_topic_has_left_ram() -> None:
+    routed = Routed()
+    routed.create("a", cap_records=1)
+    routed.create("b", durability="ephemeral")
+    routed.put("r", "a", "b")
+    routed.append("a", 1, 2, 3)
+    routed.pull("b")
+    assert routed.gaps("b") == [(1, 2, "source_trim")]
+    store = routed.store
+    store.drive(store.configure("b", make_config({"durability": "fsync"})))
+    told = routed.gaps("b")
+    assert told == [(1, 2, "source_trim"), (3, 3, "restart")]
+    routed.kill()
+    assert routed.gaps("b") == told

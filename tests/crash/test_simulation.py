@@ -65,6 +65,13 @@ EXPECTED = (
     "idempotent retry over a crash",
     "rot below proven sync",
     "slow read",
+    "router put",
+    "router drop",
+    "router pass",
+    "router pass in RAM",
+    "router pass over a trim",
+    "router pass without a copy",
+    "router over a crash",
 )
 
 

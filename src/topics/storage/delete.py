@@ -174,8 +174,11 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
     frames: list[tuple[Kind, bytes]] = [(Kind.CONFIG_UPDATE, body)]
     if leaving:
         frames.append((Kind.HEAD_WATERMARK, HeadWatermark(head).encode()))
-    for first, last in left_behind:
-        frames.append((Kind.LOST_RANGE, LostRange(first, last, LostReason.RESTART).encode()))
+    gone = [(first, last, LostReason.RESTART) for first, last in left_behind]
+    if leaving_ram:  # what a router's source had lost is said in RAM alone so far, and must outlive it
+        gone += topic.lost.of(LostReason.SOURCE_TRIM)
+    for first, last, reason in gone:
+        frames.append((Kind.LOST_RANGE, LostRange(first, last, reason).encode()))
     buffers: Buffers = [
         encode_frame(kind, topic.id, data, ts=ts, flags=DURABLE | (MORE if number < len(frames) - 1 else 0))
         for number, (kind, data) in enumerate(frames)
@@ -190,8 +193,8 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
         topic.apply_config(config)
         if leaving:
             topic.apply_ceiling(head)
-        for first, last in left_behind:
-            topic.apply_lost(first, last, LostReason.RESTART)
+        for first, last, reason in gone:
+            topic.apply_lost(first, last, reason)
         if leaving_ram:
             topic.tail.chunks = [chunk for chunk in topic.tail.chunks if not chunk.ram]
             topic.ram = None

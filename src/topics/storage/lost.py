@@ -60,6 +60,9 @@ class LostRanges:
         if self.rows and self.rows[0][0] <= floor:
             self.rows = [(max(a, floor + 1), b, r) for a, b, r in self.rows if b > floor]
 
+    def of(self, reason: LostReason) -> list[tuple[int, int, LostReason]]:
+        return [(first, last, reason) for first, last, why in self.rows if why == reason]
+
     def at_or_after(self, seq: int) -> tuple[int, int, GapReason] | None:
         """The range that holds `seq`, or the next one above it."""
         at = bisect_right(self.rows, seq, key=lambda row: row[0])

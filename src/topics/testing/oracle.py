@@ -20,7 +20,8 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.record import Gap, GapReason, Record
 from topics.storage.submission import State as TokenState
 from topics.storage.submission import Submission
-from topics.testing.plain import Appended, Change, Created, Deleted, Dropped, Evicted, State, fold
+from topics.testing.plain import Appended, Change, Created, Deleted, Dropped, Evicted, Missed, Progress, State, fold
+from topics.testing.routes import RouterOracle, progress_difference
 from topics.testing.view import View
 
 Skip = Literal["reported", "silent", "either"]
@@ -58,6 +59,8 @@ class Step:
         """Its acknowledgement says that it outlives a power cut. An eviction by the timer promises nothing."""
         if isinstance(self.change, Appended | Deleted):
             return self.durability in (Durability.FSYNC, Durability.EPHEMERAL)
+        if isinstance(self.change, Missed):
+            return bool(self.change.seqs)
         return not isinstance(self.change, Evicted)
 
     @property
@@ -106,6 +109,13 @@ class Instance:
         if step.token is None:
             self.settle()
 
+    def pass_over(self, progress: Progress) -> None:
+        """A router into a topic in RAM went on without a copy: nothing of that is ordered anywhere."""
+        self.soft = True
+        for state in (self.published, self.ordered):
+            if state is not None:
+                progress.apply(state)
+
     @property
     def pending(self) -> bool:
         return self.done < len(self.steps)
@@ -135,7 +145,13 @@ class Instance:
 
     @property
     def in_ram(self) -> set[int]:
-        return {r.seq for s in self.steps if isinstance(s.change, Appended) and s.change.ram for r in s.change.records}
+        found: set[int] = set()
+        for change in (step.change for step in self.steps if step.change.ram):
+            if isinstance(change, Appended):
+                found.update(record.seq for record in change.records)
+            elif isinstance(change, Missed):
+                found.update(change.seqs)
+        return found
 
     def __str__(self) -> str:
         return f"topic {self.name!r} (id {self.id})"
@@ -146,6 +162,7 @@ class Oracle:
         self.instances: dict[int, Instance] = {}
         self.names: dict[str, Instance] = {}
         """Name -> the instance that the next operation on it goes to."""
+        self.routers = RouterOracle()
 
     # -- while the store runs ------------------------------------------------------------------------------------------
 
@@ -185,13 +202,16 @@ class Oracle:
             instance = self.instances.get(view.id)
             if instance is None or instance.published is None:
                 raise Violation(f"topic {view.name!r} (id {view.id}) is there, but nobody's create was acknowledged")
-            why = differs(instance.published, view, set())
+            why = self._difference(instance.published, view, set())
             if why is not None:
                 raise Violation(f"{instance}, live: {why}")
         if complete:
             for instance in self.instances.values():
                 if instance.published is not None and instance.id not in seen:
                     raise Violation(f"{instance} is not there, though its create was acknowledged")
+
+    def _difference(self, state: State, view: View, ram: set[int]) -> str | None:
+        return differs(state, view, ram) or progress_difference(state, view, self.routers.starts)
 
     # -- after a restart -----------------------------------------------------------------------------------------------
 
@@ -239,7 +259,7 @@ class Oracle:
         # The key of records that were deleted or evicted is kept or not: nobody can be answered wrongly by it.
         known = instance.published.keys
         state.keys |= {k: row for k, row in view.keys.items() if row == known.get(k) and row[0] not in state.lost}
-        why = differs(state, view, set())
+        why = self._difference(state, view, set())
         if why is not None:
             raise Violation(f"{instance}, after a clean stop: {why}")
         self._adopt(instance, state, view)
@@ -263,7 +283,7 @@ class Oracle:
             if state is None or taken < least:
                 continue
             candidate = self._recovered_from(instance, state, view, skip, fallback)
-            different = differs(candidate, view, instance.in_ram)
+            different = self._difference(candidate, view, instance.in_ram)
             if different is None:
                 matched, kept = candidate, taken
             else:
@@ -277,11 +297,12 @@ class Oracle:
         self._check_reported(instance, view, kept, power)
         self._adopt(instance, matched, view)
 
-    @staticmethod
-    def _recovered_from(instance: Instance, state: State, view: View, skip: Skip, fallback: bool) -> State:
+    def _recovered_from(self, instance: Instance, state: State, view: View, skip: Skip, fallback: bool) -> State:
         """`state` with what a restart adds to it: seqs that are skipped, and what a snapshot kept of RAM."""
         state = state.copy()
         ram = instance.in_ram
+        if instance.soft:
+            self.routers.forgive(state, view)
         if fallback and instance.soft:
             _fall_back(state, view)
         if instance.published is not None and any(step.change.ram for step in instance.steps):
@@ -328,6 +349,7 @@ class Oracle:
         state.lost = {seq: gap.reason for gap in view.gaps for seq in _seqs(gap) if seq > state.involuntary_floor}
         state.last_ts = max(state.last_ts, view.last_ts)
         state.ram = set()
+        state.progress = {router_id: (cursor, copies) for router_id, (cursor, copies, _) in view.routers.items()}
         instance.base = state
         instance.published = state.copy()
         instance.ordered = state.copy()
@@ -378,7 +400,7 @@ def differs(state: State, view: View, ram: set[int]) -> str | None:
         return _record_difference(state.records, view.records)
     said = {seq: gap.reason for gap in view.gaps for seq in _seqs(gap)}
     known = {seq: gap.reason for gap in state.items(0) if isinstance(gap, Gap) for seq in _seqs(gap)}
-    may: set[int] = {seq for seq in ram if said.get(seq) == "restart"}
+    may: set[int] = {seq for seq in ram if said.get(seq) in ("restart", "source_trim")}
     wrong = sorted(seq for seq in said.keys() | known.keys() if said.get(seq) != known.get(seq) and seq not in may)
     if wrong:
         seq = wrong[0]

@@ -36,11 +36,13 @@ class State:
     """Seqs that were handed out in RAM alone."""
     solid: int = 0
     """The head without what RAM added to it."""
+    progress: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Routers into this topic: id -> cursor, copies and holes so far. Those that copied nothing yet are not here."""
 
     def copy(self) -> State:
         return State(
             self.config, self.head, self.last_ts, self.evict_floor, self.expiry_floor, self.delete_below,
-            dict(self.records), dict(self.lost), dict(self.keys), set(self.ram), self.solid,
+            dict(self.records), dict(self.lost), dict(self.keys), set(self.ram), self.solid, dict(self.progress),
         )  # fmt: skip
 
     @property
@@ -125,12 +127,26 @@ def join_gaps(items: Iterable[Record | Gap]) -> Iterator[Record | Gap]:
 # -- operations: each one submission, whole or absent ------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a router into the topic is, in one submission with what it copied."""
+
+    router_id: int
+    cursor: int
+    forwarded: int
+
+    def apply(self, state: State) -> None:
+        state.progress[self.router_id] = (self.cursor, self.forwarded)
+
+
 @dataclass(slots=True)
 class Appended:
     records: list[Record]
     key: str | None = None
     evict_floor: int = 0
     ram: bool = False
+    progress: Progress | None = None
+    """The records are copies."""
 
     def apply(self, state: State) -> None:
         first, last = self.records[0], self.records[-1]
@@ -146,6 +162,30 @@ class Appended:
         if self.key is not None:
             state.keys[self.key] = (first.seq, len(self.records), first.ts)
         state.raise_floors(evict_floor=self.evict_floor)
+        if self.progress is not None:
+            self.progress.apply(state)
+
+
+@dataclass(slots=True)
+class Missed:
+    """Records that a router's source lost before they were copied, one hole each; none = they were passed over."""
+
+    first: int
+    last: int
+    progress: Progress
+    ram: bool = False
+
+    @property
+    def seqs(self) -> range:
+        return range(self.first, self.last + 1)
+
+    def apply(self, state: State) -> None:
+        state.lose(self.seqs, "source_trim")
+        if self.ram:
+            state.ram.update(self.seqs)
+        elif self.seqs:
+            state.solid = self.last
+        self.progress.apply(state)
 
 
 @dataclass(slots=True)
@@ -180,6 +220,8 @@ class Configured:
     """Where the seqs stand, said when a class is left that promises nothing about them."""
     left: tuple[int, ...] = ()
     """Live records in RAM that stay behind."""
+    holes: tuple[int, ...] = ()
+    """What a router's source had lost, and only RAM knew of."""
     ram: bool = False
 
     def apply(self, state: State) -> None:
@@ -187,6 +229,7 @@ class Configured:
         state.head = max(state.head, self.head)
         state.solid = max(state.solid, self.head)
         state.lose(self.left, "restart")
+        state.lose(self.holes, "source_trim")
 
 
 @dataclass(slots=True)
@@ -200,7 +243,7 @@ class Dropped:
     ram: bool = False
 
 
-Change = Appended | Deleted | Evicted | Configured | Created | Dropped
+Change = Appended | Missed | Deleted | Evicted | Configured | Created | Dropped
 
 
 def fold(state: State | None, change: Change) -> State | None:

@@ -32,6 +32,8 @@ class View:
     items: list[Record | Gap]
     keys: dict[str, tuple[int, int, int]]
     """Idempotency keys that would be answered now."""
+    routers: dict[int, tuple[int, int, int]]
+    """Those into this topic: id -> cursor, copies and holes so far, head of the source."""
     records: dict[int, Record] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
 
@@ -81,6 +83,10 @@ def view_topic(store: Store, topic: Topic) -> View:
         last_ts=topic.last_ts,
         items=list(join_gaps(read_items(store, topic, 0))),
         keys={key: (first, count, ts) for key, first, count, ts in topic.dedupe.rows() if now - ts <= window},
+        routers={
+            router.id: (router.cursor, router.forwarded, store.by_id[router.source_id].head)
+            for router in store.routers.into(topic.id)
+        },
     )
 
 
