@@ -1,9 +1,8 @@
 """Drives the store for the event loop: use cases are parked while the disk works, and woken once per batch.
 
-A write that needs no sync, and one that does while syncs are quick, runs in place: a thread has to ask the busy loop
-for the interpreter before and after its write, which takes longer than the sync of a fast disk. Everything else of a
-shard goes to its writer thread, which goes on taking what has queued meanwhile; whatever one turn completes wakes the
-loop with one call.
+While the disk is quick (`pace.py`) writes and syncs run in place: a thread has to ask the busy loop for the interpreter
+before and after its write, which takes longer than the sync of a fast disk. Everything else of a shard goes to its
+writer thread, which goes on taking what has queued meanwhile; whatever one turn completes wakes the loop with one call.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from topics.api.http import Answer, Later
+from topics.api.pace import Pace
 from topics.broker.forwarding import Forwarder
 from topics.broker.steps import Nap, Steps
 from topics.storage.commit import Background, Committer, run_checkpoint
@@ -27,11 +27,10 @@ T = TypeVar("T")
 
 _INLINE_BYTES_MAX = 256 * 1024
 """A larger write keeps the loop from others for longer than a thread hop would."""
-_QUICK_NS = 2_000_000
-"""Where syncs usually take longer than this they go to the writer thread even when nobody else waits."""
-_QUICK_GROUP_NS = 1_000_000
-"""The same where several wait: they share the sync, and whoever only reads is kept waiting by it."""
-_SYNC_NS_LEAST = 20_000
+_QUICK_SYNC_NS = 1_000_000
+"""Slower syncs go to the writer thread: whoever only reads would be kept waiting by them."""
+_QUICK_WRITE_NS = 5_000_000
+"""The same without a sync. Getting the interpreter back from another thread can take as long by itself."""
 
 
 class Pump:
@@ -57,9 +56,8 @@ class Pump:
         self._crowded = False
         """Several writes come in each turn of the loop: they are collected and written together at its end."""
         self._naps: set[_Run[Any]] = set()
-        self._sync_ns = _SYNC_NS_LEAST
-        """About the median of what syncs in place took: each moves it a step up or down, so that a single slow one
-        says nothing about the disk."""
+        self.pace_synced = Pace(_QUICK_SYNC_NS)
+        self.pace_unsynced = Pace(_QUICK_WRITE_NS)
         self.stopping = False
         self.run(Forwarder(store).run())
 
@@ -155,29 +153,35 @@ class Pump:
                 self._wake()
 
     def _write(self, shard: Shard, write: Write) -> None:
-        if not self._in_place(write):
-            # Forgotten little by little, so that a disk that was slow for a while is tried again.
-            self._sync_ns -= self._sync_ns >> 7
+        now_ns = self.store.clock.monotonic_ns
+        begun = now_ns()
+        if not self._in_place(write, begun):
             self._writers[shard.index].put(write)
             return
-        started = self.store.clock.monotonic_ns() if write.sync else 0
         self.committer.lead(shard, write)
-        if write.sync:
-            step = self._sync_ns >> 3
-            took_longer = self.store.clock.monotonic_ns() - started > self._sync_ns
-            self._sync_ns = max(self._sync_ns + (step if took_longer else -step), _SYNC_NS_LEAST)
+        ended = now_ns()
+        self._pace(write).took(ended, ended - begun)
         self.committer.nudge(shard)
         if shard.queue:
             self.write_soon(shard)
 
-    def _in_place(self, write: Write) -> bool:
-        if write.rotation is not None:
+    def _pace(self, write: Write) -> Pace:
+        return self.pace_synced if write.sync else self.pace_unsynced
+
+    def _in_place(self, write: Write, now_ns: int) -> bool:
+        if write.rotation is not None or (write.sync and self.committer.is_disk_busy):
             return False
         if sum(submission.size for submission in write.submissions) > _INLINE_BYTES_MAX:
             return False
-        if not write.sync:
-            return True
-        return self._sync_ns < (_QUICK_NS if len(write.submissions) == 1 else _QUICK_GROUP_NS)
+        return self._pace(write).is_quick(now_ns)
+
+    def took(self, write: Write, spent_ns: int) -> bool:
+        """By a writer thread, under the lock; True if the loop may go on with such writes by itself."""
+        if write.rotation is not None:
+            return False
+        pace, now_ns = self._pace(write), self.store.clock.monotonic_ns()
+        pace.took(now_ns, spent_ns)
+        return pace.is_quick(now_ns)
 
     # -- waking ----------------------------------------------------------------------------------------------------
 
@@ -401,10 +405,18 @@ class _Writer:
             pump.committer.nudge(shard)
 
     def _turn(self, shard: Shard, write: Write) -> Write | None:
+        pump = self._pump
+        now_ns = pump.store.clock.monotonic_ns
         try:
+            begun = now_ns()
             shard.run(write)
-            with self._pump.lock:
+            spent = now_ns() - begun
+            with pump.lock:
+                is_quick = pump.took(write, spent)
                 shard.finish(write)
+                if is_quick and shard.queue:
+                    pump.lead_wanted(shard)
+                    return None
                 return shard.take()
         except BaseException as error:
             with self._pump.lock:

@@ -58,6 +58,13 @@ class Committer:
         """The background thread sleeps and knows of no byte to sync."""
         self.checkpointing = threading.Lock()
         """Held over a whole checkpoint: two at once would copy the same records into the same segment."""
+        self.filling = False
+        """The next WAL file is being written full of zeros."""
+
+    @property
+    def is_disk_busy(self) -> bool:
+        """We write in bulk ourselves: a sync waits behind that."""
+        return self.filling or self.checkpointing.locked()
 
     def wait(self, submission: Submission) -> None:
         """Return when the submission's class is satisfied; raise if it failed."""
@@ -294,10 +301,13 @@ class Background:
             plan = shard.plan_spare() if shard.wants_spare() else None
         if plan is None:
             return
+        self.committer.filling = True
         try:
             spare = plan.run()
         except OSError:
             return  # the writer meets the same trouble when it needs the file, and says so
+        finally:
+            self.committer.filling = False
         with self.committer.lock:
             shard.adopt_spare(spare)
 

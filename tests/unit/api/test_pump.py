@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from topics.api.http import Later, Response
+from topics.api.pace import TRUST_NS, Pace
 from topics.api.pump import Pump
 from topics.broker.broker import Appended, Broker
 from topics.broker.reading import Query
 from topics.format.ops import prepare
 from topics.host.clock import SystemClock
-from topics.host.fs import OsFs
+from topics.host.fs import Buffer, File, Fs, OsFs
 from topics.host.ids import SystemIds
 from topics.model.config import TopicConfig
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
 
 
-def with_pump(path: Path, body: Callable[[Pump, Broker], Coroutine[Any, Any, None]], **options: Any) -> None:
+def with_pump(
+    path: Path, body: Callable[[Pump, Broker], Coroutine[Any, Any, None]], fs: Fs | None = None, **options: Any
+) -> None:
     async def main() -> None:
         lock = threading.Lock()
-        store = open_store(OsFs(), str(path), StoreOptions(**options), SystemClock(), SystemIds(), lock)
+        store = open_store(fs or OsFs(), str(path), StoreOptions(**options), SystemClock(), SystemIds(), lock)
         pump = Pump(store, lock, asyncio.get_running_loop())
         try:
             await asyncio.wait_for(body(pump, Broker(store, SystemClock())), 20)
@@ -54,15 +59,74 @@ def test_lone_write_without_sync_is_answered_in_place(tmp_path: Path) -> None:
     with_pump(tmp_path / "s", body)
 
 
-def test_lone_sync_takes_no_thread(tmp_path: Path) -> None:
+class AlwaysQuick(Pace):
+    """However slow the disk of this machine is."""
+
+    def is_quick(self, now_ns: int) -> bool:
+        return True
+
+
+def test_lone_sync_takes_no_thread_while_the_disk_is_quick(tmp_path: Path) -> None:
     async def body(pump: Pump, broker: Broker) -> None:
+        pump.pace_synced = AlwaysQuick(0)
+        await result_of(append(pump, broker, "a", "fsync"))  # makes the first file
+        writer = pump._writers[pump.store.topics["a"].shard]
+        writer.put = None  # type: ignore[method-assign,assignment]
         for _ in range(5):
-            pump._sync_ns = 0  # however slow the disk of this machine is
             done = await result_of(append(pump, broker, "a", "fsync"))
             assert done.synced
-        assert all(writer._thread is None for writer in pump._writers)
 
     with_pump(tmp_path / "s", body)
+
+
+class StuckFs(OsFs):
+    """Writes to the WAL wait for a gate, as they do behind the backlog of another program."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        file = super().open(path, write=write, create=create, exclusive=exclusive)
+        return StuckFile(self, file) if write and "/wal" in path else file
+
+
+class StuckFile:
+    def __init__(self, fs: StuckFs, file: File) -> None:
+        self._fs = fs
+        self._file = file
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], *, dsync: bool = False) -> int:
+        if not self._fs.gate.is_set():
+            self._fs.reached.set()
+            assert self._fs.gate.wait(20), "the loop stands still"
+        return self._file.write_at(offset, buffers, dsync=dsync)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("durability", ["memory", "fsync"])
+def test_loop_goes_on_answering_while_a_write_hangs(tmp_path: Path, durability: str) -> None:
+    fs = StuckFs()
+
+    async def body(pump: Pump, broker: Broker) -> None:
+        for name in ("a", "b"):
+            await result_of(append(pump, broker, name, durability))
+        for pace in (pump.pace_synced, pump.pace_unsynced):
+            pace.took(pump.store.clock.monotonic_ns() - 2 * TRUST_NS, 0)  # all was quick when anything was last written
+        fs.gate.clear()
+        stuck = append(pump, broker, "a", durability)
+        assert isinstance(stuck, asyncio.Future)
+        assert await asyncio.to_thread(fs.reached.wait, 20)
+        page = await result_of(pump.run(broker.diff("b", Query())))
+        assert page.head_seq == 1
+        assert not stuck.done()
+        fs.gate.set()
+        assert (await stuck).first_seq == 2
+
+    with_pump(tmp_path / "s", body, fs)
 
 
 def test_writers_of_one_turn_share_a_sync(tmp_path: Path) -> None:
