@@ -15,9 +15,17 @@ from topics.format.append_body import prepare_body
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
 from topics.format.columns import Columns, int_column, text_column
+from topics.format.decode import decode_columns
 from topics.format.envelope import BadEnvelope, accounted_bytes, decode_key, split_envelope, split_raw
 from topics.format.frame import BadFrame
 from topics.format.jsontext import compact_body, compact_json
+from topics.format.layout import SEGMENT_LAYOUT, WAL_LAYOUT
+from topics.format.layout import check_dead as _check_dead
+from topics.format.layout import check_entries as _check_entries
+from topics.format.layout import check_layout as _check_layout
+from topics.format.layout import parts_of as _parts
+from topics.format.layout import segment_fault as _segment_fault
+from topics.format.layout import wal_fault as _wal_fault
 from topics.format.prepare import prepare
 from topics.format.render import NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
@@ -32,6 +40,7 @@ __all__ = [
     "collect_tags",
     "compact_body",
     "compact_json",
+    "decode_columns",
     "find_frames",
     "find_sync_marks",
     "make_records",
@@ -48,29 +57,11 @@ __all__ = [
     "xxh3_64",
 ]
 
-WAL_LAYOUT: Final = 0
-SEGMENT_LAYOUT: Final = 1
-
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _PLACE: Final = struct.Struct("<II")
 _STAMP: Final = struct.Struct("<BQQQ")
 _NO_BYTES: Final = bytes(3)
-
-
-def _check_entries(entries: Buffer, start_index: int, count: int) -> None:
-    if start_index < 0 or count < 0 or (start_index + count) * ENTRY_SIZE > len(entries):
-        raise ValueError(f"entries {start_index}..{start_index + count} lie outside {len(entries)} bytes of entries")
-
-
-def _check_dead(dead: bytes | None, count: int) -> None:
-    if dead is not None and len(dead) < count:
-        raise ValueError(f"{len(dead)} bytes of dead flags do not cover {count} entries")
-
-
-def _check_layout(layout: int) -> None:
-    if layout not in (WAL_LAYOUT, SEGMENT_LAYOUT):
-        raise ValueError(f"layout {layout} is unknown")
 
 
 def stamp(
@@ -168,32 +159,6 @@ def restamp(
     return count
 
 
-def _wal_fault(view: memoryview, at: int, length: int, seq: int, topic_id: int) -> bool:
-    if at < 0 or length < frame.OVERHEAD or at + length > len(view):
-        return True
-    frame_len, kind, _flags, found_topic, found_seq, _ts, node_len, tag_len, data_len = frame.HEAD.unpack_from(view, at)
-    return bool(
-        frame_len + 4 != length
-        or length != frame.OVERHEAD + node_len + tag_len + data_len
-        or kind != frame.Kind.APPEND
-        or found_topic != topic_id
-        or found_seq != seq
-        or _U64.unpack_from(view, at + length - 8)[0] != xxh3_64(view[at + 4 : at + length - 8])
-    )
-
-
-def _segment_fault(view: memoryview, at: int, length: int, seq: int, _topic_id: int) -> bool:
-    if at < 0 or length < segment.OVERHEAD or at + length > len(view):
-        return True
-    frame_len, _flags, found_seq, _ts, node_len, tag_len, data_len = segment.HEAD.unpack_from(view, at)
-    return bool(
-        frame_len + 4 != length
-        or length != segment.OVERHEAD + node_len + tag_len + data_len
-        or found_seq != seq
-        or _U64.unpack_from(view, at + length - 9)[0] != xxh3_64(view[at + 4 : at + length - 9])
-    )
-
-
 def verify(
     buf: Buffer, entries: Buffer, start_index: int, count: int, first_seq: int, layout: int, topic_id: int, base: int
 ) -> int:
@@ -212,21 +177,6 @@ def verify(
         if fault(view, offset - base, length, first_seq + i, topic_id):
             return i
     return count
-
-
-def _parts(view: memoryview, at: int, length: int, layout: int) -> tuple[int, int, int, int, int]:
-    """(flags, ts, start of node, of tag, of body) of the frame at `at`; ValueError if it does not lie in the buffer."""
-    header, overhead = (frame.HEADER, frame.OVERHEAD) if layout == WAL_LAYOUT else (segment.HEADER, segment.OVERHEAD)
-    if at < 0 or length < overhead or at + length > len(view):
-        raise ValueError("an entry points outside the buffer")
-    if layout == WAL_LAYOUT:
-        _len, _kind, flags, _topic_id, _seq, ts, node_len, tag_len, data_len = frame.HEAD.unpack_from(view, at)
-    else:
-        _len, flags, _seq, ts, node_len, tag_len, data_len = segment.HEAD.unpack_from(view, at)
-    if length != overhead + node_len + tag_len + data_len:
-        raise ValueError("a frame's lengths do not match its entry")
-    tag_at = at + header + node_len
-    return flags, ts, at + header, tag_at, tag_at + tag_len
 
 
 def make_records(

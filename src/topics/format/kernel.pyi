@@ -3,6 +3,7 @@ from typing import Any
 
 from topics.format.checksum import Buffer
 from topics.format.columns import Columns
+from topics.format.decode import Decoded
 from topics.format.prepared import Prepared, WalScan
 
 def xxh3_64(buf: Buffer) -> int: ...
@@ -90,3 +91,20 @@ def render_json(
     forced: bool,
     separator: int,
 ) -> tuple[bytes, int, int, int]: ...
+def decode_columns(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    layout: int,
+    topic_id: int,
+    base: int,
+    dead: bytes | None,
+    want: int,
+    check: bool,
+    tag: bytes | None = None,
+    tag_prefix: bool = False,
+    node: bytes | None = None,
+    key: bytes | None = None,
+) -> Decoded: ...
