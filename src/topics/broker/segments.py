@@ -8,6 +8,7 @@ import msgspec
 
 from topics.format.segment import ENTRY_SIZE
 from topics.model.errors import SegmentGone
+from topics.rules.gap import floor_gap
 from topics.storage.durable import durable_seq
 from topics.storage.handles import Handles
 from topics.storage.segment import Segment
@@ -49,6 +50,8 @@ class SegmentList(msgspec.Struct, frozen=True):
     segments: list[SegmentRow]
     tail: TailSpan
     """Half-open: what only records can give."""
+    gaps: list[tuple[int, int, str]]
+    """Inclusive ranges of the asked seqs that were lost against anyone's will, and why."""
 
 
 def list_segments(store: Store, topic: Topic, from_seq: int, to_seq: int | None, show_paths: bool) -> SegmentList:
@@ -65,7 +68,21 @@ def list_segments(store: Store, topic: Topic, from_seq: int, to_seq: int | None,
         loss_floor=min(topic.involuntary_floor, topic.head) + 1,
         segments=[_row(topic, segment, show_paths) for segment in topic.segments_between(max(from_seq, 1), end)],
         tail=TailSpan(topic.copied + 1, topic.head + 1),
+        gaps=_gaps(topic, max(from_seq, 1), min(end, topic.head + 1)),
     )
+
+
+def _gaps(topic: Topic, first: int, end: int) -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    gap = floor_gap(first - 1, topic.evict_floor, topic.expiry_floor, topic.trim_floor)
+    cursor = first - 1
+    if gap is not None and first < end:
+        found.append((first, min(gap.gap_to, end - 1), gap.reason))
+        cursor = gap.gap_to
+    while (lost := topic.lost.at_or_after(cursor + 1)) is not None and lost[0] < end:
+        found.append((max(lost[0], cursor + 1), min(lost[1], end - 1), lost[2]))
+        cursor = lost[1]
+    return found
 
 
 def _row(topic: Topic, segment: Segment, show_paths: bool) -> SegmentRow:

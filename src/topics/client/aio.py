@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 from topics.client import calls, history
 from topics.client.answers import (
     Appended,
+    At,
     Batch,
     Configured,
     Deleted,
@@ -247,6 +248,9 @@ class AsyncClient:
     async def records_arrow(self, topic: str, **wanted: Unpack[history.Range]) -> AsyncRecordStream[bytes]:
         """The same as pieces of an Arrow IPC stream."""
         return await self._open(history.arrow(topic, **wanted))
+
+    async def at(self, topic: str, ts: int) -> At:
+        return await self._call(history.at(topic, ts))
 
     async def segments(self, topic: str, *, from_seq: int | None = None, to_seq: int | None = None) -> SegmentList:
         return await self._call(history.segments(topic, from_seq, to_seq))

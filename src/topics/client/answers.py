@@ -194,6 +194,15 @@ class SegmentList(msgspec.Struct, frozen=True):
     loss_floor: int | None = None
     tail: Span | None = None
     """What only `/records` can give."""
+    gaps: list[tuple[int, int, str]] = []
+    """Inclusive ranges of the asked seqs that were lost against anyone's will, and why."""
+
+
+class At(msgspec.Struct, frozen=True):
+    topic: str
+    seq: int
+    """Of the first live record at or after the asked time; head_seq + 1 if there is none."""
+    ts: int | None
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypedDict, TypeVar, Unpack
 
-from topics.client.answers import HistoryPage, Part, SegmentList, WirePage, decode
+from topics.client.answers import At, HistoryPage, Part, SegmentList, WirePage, decode
 from topics.client.calls import ARROW, JSON, NDJSON, Call, get, path, query
 from topics.client.lines import ArrowPieces, Decoder, RecordLines
 from topics.client.transport import Answer, HttpRequest
@@ -77,6 +77,10 @@ def lines(topic: str, **wanted: Unpack[Range]) -> StreamCall[Record | Gap]:
 
 def arrow(topic: str, **wanted: Unpack[Range]) -> StreamCall[bytes]:
     return StreamCall(HttpRequest("GET", _target(topic, wanted), {"accept": ARROW}), ArrowPieces)
+
+
+def at(topic: str, ts: int) -> Call[At]:
+    return get(path("topics", topic, "at") + query(ts=ts), At)
 
 
 def segments(topic: str, from_seq: int | None, to_seq: int | None) -> Call[SegmentList]:

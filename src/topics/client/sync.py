@@ -11,6 +11,7 @@ from typing import Any, TypeVar, Unpack
 from topics.client import calls, history
 from topics.client.answers import (
     Appended,
+    At,
     Batch,
     Configured,
     Deleted,
@@ -242,6 +243,10 @@ class Client:
     def records_arrow(self, topic: str, **wanted: Unpack[history.Range]) -> RecordStream[bytes]:
         """The same as pieces of an Arrow IPC stream."""
         return self._open(history.arrow(topic, **wanted))
+
+    def at(self, topic: str, ts: int) -> At:
+        """The first live record at or after `ts`."""
+        return self._call(history.at(topic, ts))
 
     def segments(self, topic: str, *, from_seq: int | None = None, to_seq: int | None = None) -> SegmentList:
         return self._call(history.segments(topic, from_seq, to_seq))

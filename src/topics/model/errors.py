@@ -18,7 +18,8 @@
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── RouterNotFound
-    │   └── SegmentGone           evicted, deleted or replaced since it was listed
+    │   ├── SegmentGone           evicted, deleted or replaced since it was listed
+    │   └── RecordsLost           a reader that takes no gaps met one
     ├── Conflict
     │   ├── TopicExists           also an incompatible change of `type`
     │   ├── TopicNotEmpty
@@ -147,6 +148,10 @@ class RouterNotFound(NotFound):
 
 class SegmentGone(NotFound):
     code = "segment_gone"
+
+
+class RecordsLost(NotFound):
+    code = "records_lost"
 
 
 class Conflict(TopicsError):

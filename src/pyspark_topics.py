@@ -1,0 +1,33 @@
+"""Found by Spark by its name: with this module installed, `format("topics")` works. Spark imports it at every first
+look-up of any format, so everything heavy is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> str:
+        from topics.spark.source import default_schema
+
+        return default_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from topics.spark.source import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from topics.spark.stream import stream_reader
+
+        return stream_reader(self.options, schema)

@@ -1,0 +1,96 @@
+"""Records as Arrow columns on their way to Spark: what a place gave, laid out as the query's schema wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from topics.format.columns import TextColumn
+from topics.format.decode import Decoded
+from topics.spark.payload import parse_texts
+from topics.spark.places import Loss
+from topics.spark.schema import Projection
+
+TEXTS: Final = ("tag", "node", "key", "data", "meta")
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+_KAFKA_NAMES: Final = {"value": "data", "offset": "seq", "timestamp": "ts"}
+_LOG_APPEND_TIME: Final = 1
+"""Kafka's word for a time that the server gave."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of one topic in seq order. A text that was not wanted is not there."""
+
+    topic: str
+    count: int
+    seq: pa.Array
+    ts: pa.Array | None
+    texts: dict[str, pa.Array] = field(default_factory=dict)
+
+
+def decoded_rows(topic: str, decoded: Decoded) -> Rows:
+    """What the kernel laid out, without a copy."""
+    _walked, count, seqs, times, texts = decoded
+    return Rows(
+        topic,
+        count,
+        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seqs)]),
+        None if times is None else time_column(np.frombuffer(times, dtype=np.int64)),
+        {name: _text(count, column) for name, column in zip(TEXTS, texts, strict=True) if column is not None},
+    )
+
+
+def time_column(times_ms: np.ndarray) -> pa.Array:
+    micros = times_ms * 1000
+    return pa.Array.from_buffers(TIME, len(micros), [None, pa.py_buffer(micros)])
+
+
+def _text(count: int, column: TextColumn) -> pa.Array:
+    bits, offsets, text = column
+    validity = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+def project(rows: Rows, projection: Projection) -> pa.RecordBatch:
+    """The rows as a batch of the query's schema."""
+    columns = []
+    for name, kind in zip(projection.names, projection.schema.types, strict=True):
+        name = _KAFKA_NAMES.get(name, name) if projection.kafka else name
+        if name == "topic":
+            columns.append(pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count))
+        elif name == "seq":
+            columns.append(rows.seq)
+        elif name == "ts":
+            columns.append(rows.ts)
+        elif name == "kind":
+            columns.append(pa.repeat(pa.scalar("record", pa.string()), rows.count))
+        elif name == "partition":
+            columns.append(pa.repeat(pa.scalar(0, pa.int32()), rows.count))
+        elif name == "timestampType":
+            columns.append(pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), rows.count))
+        elif name in rows.texts:
+            texts = rows.texts[name]
+            if kind == pa.binary():
+                texts = texts.cast(pa.binary())
+            elif kind != pa.string():
+                texts = parse_texts(texts, kind, projection.fail_bad_json)
+            columns.append(texts)
+        else:
+            columns.append(pa.nulls(rows.count, kind))
+    return pa.record_batch(columns, schema=projection.schema)
+
+
+def loss_row(loss: Loss, projection: Projection) -> pa.RecordBatch:
+    """One row that says what is missing."""
+    values = {
+        "topic": loss.topic, "kind": "gap", "gap_from": loss.gap_from, "gap_to": loss.gap_to, "reason": loss.reason,
+    }  # fmt: skip
+    columns = [
+        pa.array([values.get(name)], kind) for name, kind in zip(projection.names, projection.schema.types, strict=True)
+    ]
+    return pa.record_batch(columns, schema=projection.schema)

@@ -1,0 +1,92 @@
+"""A segment's two files on this machine: its frames, and an index of them that can be believed.
+
+A sealed `.data` is mapped: nobody changes its length. One that still grows is read, since the store may cut its end
+when it starts again. An `.idx` is believed if its checksum is known and right; else it is made again from `.data`, and
+where a damaged frame ends that, what the old index says is tried: each frame is checked by itself anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topics.format.checksum import Buffer, xxh3_64
+from topics.format.ops import rebuild_idx
+from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
+from topics.host.fs import Fs, read_file
+from topics.model.errors import CorruptFile
+from topics.spark.frames import Frames, Wanted, read_rows
+from topics.spark.places import Damage, SegmentPlace, Span
+from topics.spark.rows import Rows
+
+_NOWHERE = ENTRY.pack(0xFFFF_FFFF, 1, 0, 0, b"\0\0\0")
+"""The entry of a record whose place is not known: no frame lies there, so reading it says so."""
+
+
+class SegmentFiles:
+    """Both parts of one segment, open: what is unlinked or replaced from now on does not matter to them."""
+
+    def __init__(self, fs: Fs, place: SegmentPlace) -> None:
+        """FileNotFoundError if the segment is not there."""
+        assert place.path is not None
+        self.place = place
+        self.path = place.path
+        self.count = place.end_seq - place.first_seq
+        data = fs.open(place.path)
+        size = data.size()
+        if size < place.data_len:
+            raise CorruptFile(place.path, size, f"it ends here, but it had {place.data_len} bytes")
+        self.data: Buffer = b""
+        if place.data_len:
+            self.data = data.map()[: place.data_len] if place.sealed else data.read_at(0, place.data_len)
+        self._hints = _index_file(fs, place.path.removesuffix(".data") + ".idx", self.count)
+        self._proven = False
+        self.entries = self._first_entries()
+
+    def _first_entries(self) -> Buffer:
+        hints = self._hints
+        if self.place.sealed and len(hints) == self.count * ENTRY_SIZE:
+            if self.place.idx_xxh3 is None:
+                return hints
+            if xxh3_64(hints) == self.place.idx_xxh3:
+                self._proven = True
+                return hints
+        return self.rebuilt()
+
+    def rebuilt(self) -> bytes:
+        """The index made from `.data` alone, as far as its frames are whole."""
+        self._proven = True
+        entries, end, count = rebuild_idx(self.data, self.place.first_seq, len(self.data))
+        missing = self.count - count
+        if missing <= 0:
+            return entries[: self.count * ENTRY_SIZE]
+        if end == len(self.data):  # nothing but holes follows the last frame
+            ts = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[2] if entries else 0
+            return entries + ENTRY.pack(end, 0, ts, HOLE, b"\0\0\0") * missing
+        hints = bytes(self._hints[count * ENTRY_SIZE :])
+        return entries + hints[: missing * ENTRY_SIZE] + _NOWHERE * (missing - len(hints) // ENTRY_SIZE)
+
+    def read(self, span: Span, dead: tuple[tuple[int, int], ...], wanted: Wanted) -> Iterator[Rows | Damage]:
+        """The wanted records of the span."""
+        start = span.start_seq
+        while True:
+            for item in read_rows(self._frames(span, start), dead, wanted):
+                if isinstance(item, Damage) and not self._proven:
+                    start = item.seq  # the index may be at fault
+                    break
+                yield item
+            else:
+                return
+            self.entries = self.rebuilt()
+
+    def _frames(self, span: Span, start: int) -> Frames:
+        first = self.place.first_seq
+        entries = memoryview(self.entries)[(start - first) * ENTRY_SIZE : (span.end_seq - first) * ENTRY_SIZE]
+        return Frames(span.topic, span.topic_id, self.path, start, self.data, entries, 0)
+
+
+def _index_file(fs: Fs, path: str, count: int) -> Buffer:
+    """The first `count` entries of an `.idx`; fewer or none if it is short or missing."""
+    try:
+        return memoryview(read_file(fs, path))[: count * ENTRY_SIZE]
+    except (FileNotFoundError, EOFError):
+        return b""

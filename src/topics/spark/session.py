@@ -1,0 +1,107 @@
+"""A Spark session with the right Python, Java, socket and Arrow settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from topics.model.errors import InvalidConfig
+from topics.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER: Final = "local[*]"
+_SPARK_MIN: Final = (4, 2)
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # A Python task costs about half of what it costs over TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""What every session of ours has unless the caller says otherwise."""
+
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    # Nobody else has to reach a driver whose executors are in it.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(
+    app_name: str = "topics",
+    master: str | None = None,
+    *,
+    conf: Mapping[str, str] | None = None,
+    python: str | None = None,
+) -> SparkSession:
+    """A session that reads `format("topics")`: on this machine's cores, or on any `master`.
+
+    `conf` overrides any setting. `python` is the interpreter of the workers: this one unless it or PYSPARK_PYTHON says
+    otherwise; on a cluster it must exist on every machine and have `topics` installed. A session that is running
+    already is returned as it is, since Java and Python cannot change any more.
+    """
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    master = master or LOCAL_MASTER
+    worker = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if worker != sys.executable and master.startswith("local"):
+        check_worker(worker)
+    java = find_java(os.environ)
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = java.home
+    os.environ["PYSPARK_PYTHON"] = worker
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(conf or {})}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def check_spark() -> None:
+    """InvalidConfig unless a Spark that we can work with is installed."""
+    remedy = "pip install 'topics[spark]'"
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidConfig(f"{' and '.join(missing)} not found in {sys.executable}: {remedy}", missing=missing)
+    import pyspark
+
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2] if part.isdigit())
+    if version < _SPARK_MIN:
+        least = ".".join(map(str, _SPARK_MIN))
+        raise InvalidConfig(f"pyspark {pyspark.__version__} is older than {least}: {remedy}", found=pyspark.__version__)
+
+
+def check_worker(python: str) -> None:
+    """InvalidConfig unless the interpreter of the workers is of our version and has our package."""
+    script = "import sys, pyspark_topics; print(*sys.version_info[:2])"
+    remedy = "unset PYSPARK_PYTHON, or install topics[spark] there"
+    try:
+        done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InvalidConfig(f"the worker Python {python!r} does not run ({error}): {remedy}", python=python) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InvalidConfig(f"the worker Python {python!r} cannot read topics ({last}): {remedy}", python=python)
+    ours = list(map(str, sys.version_info[:2]))
+    if done.stdout.split() != ours:
+        theirs = ".".join(done.stdout.split())
+        raise InvalidConfig(
+            f"the worker Python {python!r} is {theirs} and this one is {'.'.join(ours)}; Spark wants one: {remedy}",
+            python=python,
+        )
