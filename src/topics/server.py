@@ -22,6 +22,7 @@ import uvloop
 from topics.api.app import Application, AppOptions
 from topics.api.auth import check_bind, is_loopback
 from topics.api.listener import Listener, serve
+from topics.api.live import LiveOptions
 from topics.api.options import TlsOptions
 from topics.api.page import Page
 from topics.api.pump import Pump
@@ -30,6 +31,7 @@ from topics.broker.broker import Broker
 from topics.config import Config
 from topics.console import KINDS, asset
 from topics.host.clock import Clock, SteadyClock, SystemClock
+from topics.host.files import raise_file_limit
 from topics.host.fs import Fs, OsFs, replace_file
 from topics.host.ids import SystemIds
 from topics.host.memory import keep_freed_memory
@@ -54,6 +56,7 @@ def run(config: Config) -> int:
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     keep_freed_memory()
+    raise_file_limit()
     for warning in config.warnings:
         log.warning("%s", warning)
     try:
@@ -143,10 +146,10 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
     store.ledger.bytes_max = config.limits.max_total_bytes
     parts.pump = Pump(store, lock, loop)
     parts.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="topics-read")
-    shown = config.security.show_paths
+    shown, limits = config.security.show_paths, config.limits
     host, _ = config.server.address
     service = Service(
-        Broker(store, steady, config.limits.max_routers),
+        Broker(store, steady, limits.max_routers),
         parts.pump,
         clock,
         loop,
@@ -155,6 +158,13 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
         started_ns=started,
         recovery_ms=(clock.monotonic_ns() - started) / 1e6,
         connections=lambda: parts.listener.connections,
+        keyring=config.security.api_keys,
+        live_options=LiveOptions(
+            sessions_max=limits.max_watch_sessions,
+            streams_max=limits.max_sse_connections,
+            streams_per_key_max=limits.max_sse_connections_per_key,
+            heartbeat_ms_min=limits.test_min_heartbeat_ms,
+        ),
     )
     gc.collect()
     gc.freeze()
@@ -180,6 +190,8 @@ async def _close(parts: _Parts) -> None:
     parts.app.stopping = True
     if parts.pump is not None:
         parts.pump.stop_waiting()
+    if parts.app.service is not None:
+        parts.app.service.live.stop()
     await parts.listener.stop(GRACE_S)
     if parts.pump is not None:
         await asyncio.to_thread(parts.pump.close)

@@ -128,6 +128,8 @@ class Application:
         keyring = self.options.keyring
         if not keyring.on or self._is_open(node):
             return ANYONE
+        if node is not None and head.method == "GET" and (route := node.methods.get("GET")) and route.by_session:
+            return ANYONE
         token = bearer(head.headers.get(b"authorization"))
         key = None if token is None else keyring.find(token)
         if key is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -33,16 +34,12 @@ def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
     kind = call.content_type()
     config: TopicConfig | None = None
     if kind.startswith(JSON):
-        body, checked, batch = read_body(call.body)
+        body, checked, batch = read_body(call.body, AppendIn)
         config = body.config
         if config is not None:
-            _check_config(service, call, name, config)
+            check_new_config(service, call, name, config)
         key = body.idempotency_key if body.idempotency_key is not None else _header_key(call)
-        if batch is None:
-            prepared = _prepare(body.records, body.node, checked, limits.RECORDS_PER_APPEND, key)
-        else:
-            _check_key(key)
-            prepared = batch
+        prepared = prepared_of(body, checked, batch, key)
         may_create = body.create
     elif kind.startswith((NDJSON, ARROW)):
         records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
@@ -92,19 +89,30 @@ def _of_arrow(body: bytes) -> list[RecordIn]:
     return records_of_arrow(body)
 
 
-def read_body(text: bytes) -> tuple[AppendIn, bool, Prepared | None]:
+Body = TypeVar("Body", bound=AppendIn)
+
+
+def read_body(text: bytes, shape: type[Body]) -> tuple[Body, bool, Prepared | None]:
     """The body, whether its payloads were checked, and its batch where the body has the usual form: its records are
     then not decoded at all."""
     quick = prepare_body(text, limits.RECORDS_PER_APPEND)
     if quick is not None:
         batch, rest, lacks_node = quick
-        body = AppendIn([]) if rest == _NO_MORE else decode(rest, AppendIn)[0]
+        body = shape([]) if rest == _NO_MORE and shape is AppendIn else decode(rest, shape)[0]
         if body.node is None or not lacks_node:
             return body, True, batch
-    return *decode(text, AppendIn), None
+    return *decode(text, shape), None
 
 
-def _check_config(service: Service, call: Call, name: str, config: TopicConfig) -> None:
+def prepared_of(body: AppendIn, checked: bool, batch: Prepared | None, key: str | None) -> Prepared:
+    """The batch of a JSON body as `read_body` gave it."""
+    if batch is None:
+        return _prepare(body.records, body.node, checked, limits.RECORDS_PER_APPEND, key)
+    _check_key(key)
+    return batch
+
+
+def check_new_config(service: Service, call: Call, name: str, config: TopicConfig) -> None:
     """The config of a topic that this append would make needs admin; of one that exists it is ignored."""
     if service.broker.exists(name):
         return

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from topics.api import compress
 from topics.api.http import Admission, Answer, App, Head, Later, Request, Response, Sink, Socket, Stream
@@ -317,18 +318,32 @@ class Exchange:
         self.release()
 
 
-async def run_stream(answer: Stream, sink: Sink, head: Head) -> None:
+def begin_stream(answer: Stream, sink: Sink, head: Head) -> Coroutine[Any, Any, None] | None:
+    """Let a stream begin; what is to be run as a task, or None if it goes on without one."""
+    try:
+        work = answer.run(sink)
+    except Exception as error:
+        _broken(sink, head, error)
+        return None
+    return None if work is None else _run_stream(work, sink, head)
+
+
+async def _run_stream(work: Awaitable[None], sink: Sink, head: Head) -> None:
     """Let a stream write, and end it one way or the other."""
     try:
-        await answer.run(sink)
+        await work
     except asyncio.CancelledError:
         sink.abort()
     except Exception as error:
-        sink.abort()
-        context = {"message": f"the stream of {head.path} failed", "exception": error}
-        asyncio.get_running_loop().call_exception_handler(context)
+        _broken(sink, head, error)
     else:
         sink.finish()
+
+
+def _broken(sink: Sink, head: Head, error: Exception) -> None:
+    sink.abort()
+    context = {"message": f"the stream of {head.path} failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _varying(answer: Response) -> Response:

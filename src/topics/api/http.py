@@ -58,11 +58,43 @@ class Response:
     """End the connection after this answer (HTTP/1) or leave it (HTTP/2)."""
 
 
+class Frames(Protocol):
+    """What many streams send alike: made once, in the form that each protocol wants."""
+
+    @property
+    def plain(self) -> bytes: ...
+
+    @property
+    def chunked(self) -> bytes:
+        """With the framing of HTTP/1.1, a chunk for each frame."""
+        ...
+
+
 class Sink(Protocol):
     """Where a stream writes. Bytes count as handed over when they left our buffer for the kernel's."""
 
+    on_gone: Callable[[], None] | None
+    """Called once when the peer left or the connection broke, for streams that have no task."""
+
     def write(self, data: bytes) -> None:
         """Queue a piece. The caller watches `buffered` and does not queue without bound."""
+        ...
+
+    def write_frames(self, frames: Frames) -> None: ...
+
+    @property
+    def written(self) -> int:
+        """A position that grows with everything written."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """Up to here the kernel is known to have taken it. Keeps its last value when the peer is gone."""
+        ...
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        """Call once when the kernel has taken all, or nearly all, that was written, or the peer is gone; not at
+        once."""
         ...
 
     @property
@@ -90,11 +122,13 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Stream:
-    """An answer whose body is written over time. The transport sends the head, then runs `run` as a task."""
+    """An answer whose body is written over time. The transport sends the head, then calls `run`. What that returns to
+    be awaited is run as a task, whose end is the stream's; without it the stream lives on by callbacks, and ends when
+    it says so."""
 
     status: int
     content_type: bytes
-    run: Callable[[Sink], Awaitable[None]]
+    run: Callable[[Sink], Awaitable[None] | None]
     headers: list[Header] = field(default_factory=list)
 
 
@@ -114,8 +148,20 @@ class WebSocket(Protocol):
         """Queue a text message (UTF-8)."""
         ...
 
+    def send_frame(self, frame: bytes) -> None:
+        """Queue a message that is framed already, as many sockets send it alike."""
+        ...
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def taken(self) -> int: ...
+
     @property
     def buffered(self) -> int: ...
+
+    def when_drained(self, tell: Callable[[], None]) -> None: ...
 
     async def drain(self) -> None: ...
 

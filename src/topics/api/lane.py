@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from topics.api.exchange import Exchange, run_stream
-from topics.api.http import Response, Socket, Stream
+from topics.api.exchange import Exchange, begin_stream
+from topics.api.http import Frames, Response, Socket, Stream
 from topics.api.render import BODILESS, http2_headers
 from topics.api.sink import cancel_later
 from topics.api.ws import not_an_upgrade
@@ -43,7 +44,9 @@ class Lane:
         self._closed = False
         self._gone: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
-        self._drained: list[asyncio.Future[None]] = []
+        self._drained: list[Callable[[], None]] = []
+        self.on_gone: Callable[[], None] | None = None
+        self._last_taken = 0
         self._since = connection.ticker.now
         self._moved = 0
         """Bytes of the answer that have gone out."""
@@ -103,8 +106,10 @@ class Lane:
 
     def _run(self, answer: Stream) -> None:
         self._gone = asyncio.Event()
-        self._task = self._connection.loop.create_task(run_stream(answer, self, self.exchange.head))
-        self._connection.run(self._task)
+        work = begin_stream(answer, self, self.exchange.head)
+        if work is not None:
+            self._task = self._connection.loop.create_task(work)
+            self._connection.run(self._task)
 
     def _queue(self, data: bytes) -> None:
         self._pieces.append(memoryview(data))
@@ -177,6 +182,7 @@ class Lane:
 
     def leave(self) -> None:
         """The peer is gone, or wants no more of this."""
+        self._last_taken = self.taken
         self._closed = True
         self._pieces.clear()
         self.pending = 0
@@ -184,6 +190,9 @@ class Lane:
         self.exchange.drop()
         if self._gone is not None:
             self._gone.set()
+        tell, self.on_gone = self.on_gone, None
+        if tell is not None:
+            tell()
         cancel_later(self._task, self._options.leave_s)
 
     def is_slow(self, now: float) -> bool:
@@ -211,6 +220,21 @@ class Lane:
             self._pump()
             self._http2.settle()
 
+    def write_frames(self, frames: Frames) -> None:
+        self.write(frames.plain)
+
+    @property
+    def written(self) -> int:
+        return self._moved + self.pending
+
+    @property
+    def taken(self) -> int:
+        connection = self._connection
+        # Streams share the buffer of the connection: only an empty one says that ours has gone.
+        if not self._closed and not connection.closing and not connection.buffered:
+            self._last_taken = self._moved
+        return self._last_taken
+
     @property
     def buffered(self) -> int:
         return 0 if self._closed else self.pending + self._connection.buffered
@@ -218,16 +242,23 @@ class Lane:
     async def drain(self) -> None:
         while not self._closed and self.pending > self._options.write_high // 4:
             waiter: asyncio.Future[None] = self._connection.loop.create_future()
-            self._drained.append(waiter)
+            self._drained.append(lambda waiter=waiter: None if waiter.done() else waiter.set_result(None))  # type: ignore[misc]
             await waiter
         if not self._closed:
             await self._connection.drain()
 
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        if self._closed:
+            self._connection.loop.call_soon(tell)
+        elif self.pending:
+            self._drained.append(lambda: self.when_drained(tell))
+        else:
+            self._connection.when_drained(tell)
+
     def _wake(self) -> None:
         waiters, self._drained = self._drained, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for tell in waiters:
+            tell()
 
     @property
     def gone(self) -> asyncio.Event:

@@ -63,6 +63,12 @@ class Numbers:
     sync_ns: int = 0
     checkpoint_failed: bool = False
     connections: int = 0
+    streams: int = 0
+    """Open watch streams and WebSockets."""
+    lagging: int = 0
+    """Of them, those that wait for their readers."""
+    sessions: int = 0
+    delivered: int = 0
 
 
 def collect(store: Store, numbers: Numbers) -> Numbers:
@@ -103,6 +109,10 @@ def metrics(service: Service | None, call: Call, uptime_ms: int, progress: float
     if service is not None:
         collect(service.broker.store, numbers)
         numbers.connections = service.connections()
+        numbers.streams = service.live.streams
+        numbers.lagging = service.live.lagging
+        numbers.sessions = len(service.live.sessions)
+        numbers.delivered = service.live.hub.delivered
         progress = 1.0
     if b"application/json" in call.head.headers.get(b"accept", b""):
         return Response(200, msgspec.json.encode(as_json(numbers, progress)))
@@ -119,8 +129,9 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "bytes_live": numbers.bytes_live,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": 0,
-        "sse_connections": 0,
-        "watch_sessions": 0,
+        "sse_connections": numbers.streams,
+        "sse_lagging": numbers.lagging,
+        "watch_sessions": numbers.sessions,
         "ready": numbers.ready,
         "replay_progress": progress,
         "uptime_ms": numbers.uptime_ms,
@@ -152,8 +163,9 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "bytes_live": numbers.bytes_live,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": 0,
-        "sse_connections": 0,
-        "watch_sessions": 0,
+        "sse_connections": numbers.streams,
+        "sse_lagging": numbers.lagging,
+        "watch_sessions": numbers.sessions,
         "ready": int(numbers.ready),
         "recovery_progress": progress,
         "topic_metrics_truncated": int(numbers.topics > TOPICS_MAX),
@@ -167,6 +179,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
     counters = {
         "uptime_ms": numbers.uptime_ms,
         "router_unmarked_total": numbers.router_unmarked,
+        "deliveries_total": numbers.delivered,
         "wal_frames_total": numbers.frames,
         "wal_batches_total": numbers.batches,
         "wal_fsyncs_total": numbers.fsyncs,

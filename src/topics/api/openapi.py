@@ -10,8 +10,20 @@ import msgspec
 
 from topics.api.routes import ROUTES, Route
 
-_BOOLEAN: Final = {"touch", "if_empty", "return_seqs", "create", "history"}
-_TEXT: Final = {"prefix", "cursor", "source", "dest", "tag", "node", "key", "include", "match", "idempotency_key"}
+_BOOLEAN: Final = {"touch", "if_empty", "return_seqs", "create", "history", "lenient"}
+_TEXT: Final = {
+    "prefix",
+    "cursor",
+    "source",
+    "dest",
+    "tag",
+    "node",
+    "key",
+    "include",
+    "match",
+    "idempotency_key",
+    "token",
+}
 
 _ERROR: Final = {
     "type": "object",

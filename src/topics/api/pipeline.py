@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from topics.api.exchange import Exchange, run_stream
+from topics.api.exchange import Exchange, begin_stream
 from topics.api.http import Head, Response, Socket, Stream
 from topics.api.render import http1_response, http1_stream, start_of
 from topics.api.sink import Http1Sink
@@ -205,9 +205,14 @@ class Pipeline:
             self._pump()
 
         self._sink = sink = Http1Sink(self._connection, chunked, ended)
-        task = self._connection.loop.create_task(run_stream(answer, sink, head))
-        self._connection.run(task)
-        sink.task = task
+        if self._out:
+            # The stream writes past the cork: what came before it goes out first.
+            self._connection.write(b"".join(self._out))
+            self._out.clear()
+        work = begin_stream(answer, sink, head)
+        if work is not None:
+            sink.task = self._connection.loop.create_task(work)
+            self._connection.run(sink.task)
 
     def leave(self) -> None:
         """The peer is gone."""

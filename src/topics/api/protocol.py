@@ -78,8 +78,8 @@ class Connection(asyncio.Protocol):
         "_first",
         "_last_taken",
         "_pauses",
+        "_seen_taken",
         "_taken_at",
-        "_written",
         "app",
         "loop",
         "options",
@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         "speaker",
         "ticker",
         "transport",
+        "written",
     )
 
     def __init__(self, shared: Shared) -> None:
@@ -103,9 +104,12 @@ class Connection(asyncio.Protocol):
         self.speaker: Speaker | None = None
         self._first = b""
         self._pauses = 0
-        self._drained: list[asyncio.Future[None]] = []
-        self._written = 0
+        self._drained: list[Callable[[], None]] = []
+        self.written = 0
+        """Bytes given to the transport."""
         self._last_taken = 0
+        self._seen_taken = 0
+        """What had been taken when it was last looked at for progress."""
         self._taken_at = shared.ticker.now
         self._closing_at = 0.0
         """When not 0: the moment at which a connection that has nothing more to send should be gone."""
@@ -120,8 +124,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
             return
         shared.connections.add(self)
-        high = self.options.write_high
-        self.transport.set_write_buffer_limits(high=high, low=high // 4)
+        self._set_marks()
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else ""
         handle = transport.get_extra_info("socket")
@@ -151,6 +154,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._discarding:
             return False
+        self._last_taken = self.taken
         keep = self.speaker is not None and self.speaker.ended()
         if keep and not self._closing_at:
             self._closing_at = self.ticker.now + self.options.leave_s
@@ -174,31 +178,53 @@ class Connection(asyncio.Protocol):
         self._pause(WRITING)
 
     def resume_writing(self) -> None:
+        self._set_marks()
         self._wake()
         self._resume(WRITING)
 
     # What speakers use.
 
     def write(self, data: bytes) -> None:
-        self._written += len(data)
+        self.written += len(data)
         self.transport.write(data)
 
     @property
     def buffered(self) -> int:
         return self.transport.get_write_buffer_size()
 
+    @property
+    def taken(self) -> int:
+        """How much of `written` the kernel is known to have taken; when the connection is gone, the last that was
+        known, because the transport then says that nothing waits any more."""
+        if not (self._discarding or self.transport.is_closing()):
+            self._last_taken = self.written - self.transport.get_write_buffer_size()
+        return self._last_taken
+
+    def _set_marks(self) -> None:
+        high = self.options.write_high
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=high, low=high // 4)
+
     async def drain(self) -> None:
         """Until the kernel took enough of what was written, or the connection is gone."""
         if self._pauses & WRITING and not self._discarding:
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._drained.append(waiter)
+            self._drained.append(lambda: None if waiter.done() else waiter.set_result(None))
             await waiter
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        """The same as a callback, and of all that was written."""
+        self._drained.append(tell)
+        if not self._pauses & WRITING and not self.closing:
+            # The transport speaks up only when it falls below its marks, so they are lowered until it does.
+            self.transport.set_write_buffer_limits(high=0, low=0)
+        if not self._pauses & WRITING:
+            self.loop.call_soon(self.resume_writing)
 
     def _wake(self) -> None:
         waiters, self._drained = self._drained, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for tell in waiters:
+            tell()
 
     def pause_for_work(self) -> None:
         self._pause(WAITING)
@@ -267,6 +293,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def tick(self, now: float) -> None:
+        self._last_taken = self.taken
         if self.buffered:
             self._check_progress(now)
         elif self._closing_at:
@@ -282,9 +309,9 @@ class Connection(asyncio.Protocol):
 
     def _check_progress(self, now: float) -> None:
         """Cut off a peer that takes nothing of what waits for it."""
-        taken = self._written - self.buffered
-        if taken != self._last_taken:
-            self._last_taken = taken
+        taken = self.taken
+        if taken != self._seen_taken:
+            self._seen_taken = taken
             self._taken_at = now
         elif now - self._taken_at > self.options.write_stall_s:
             self.transport.abort()

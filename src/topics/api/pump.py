@@ -61,6 +61,11 @@ class Pump:
         self.stopping = False
         self.run(Forwarder(store).run())
 
+    @property
+    def thread_id(self) -> int:
+        """Of the loop."""
+        return self._thread_id
+
     # -- running use cases -----------------------------------------------------------------------------------------
 
     def run(self, steps: Steps[T]) -> T | asyncio.Future[T]:

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from topics.api import admin, append, diff, history, lookups, probes, routers, segments, topics
+from topics.api import admin, append, diff, history, lookups, probes, routers, segments, topics, watch, websocket
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
 from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
-from topics.api.wire import AppendIn, DeleteIn, DiffIn, HeadsIn, PlanIn, RouterIn
+from topics.api.wire import AppendIn, DeleteIn, DiffIn, HeadsIn, PlanIn, RouterIn, WatchIn
 from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
 from topics.broker.segments import SegmentList
@@ -41,6 +41,8 @@ class Route:
     """Served without a key unless configured otherwise."""
     page: bool = False
     """A file of the built-in page. It holds no data, so where only this machine can ask it needs no key."""
+    by_session: bool = False
+    """Who may have it is for its handler to say; a HEAD needs a key as elsewhere."""
 
 
 READ, WRITE, DELETE, ADMIN = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
@@ -141,6 +143,18 @@ ROUTES: Final = (
     Route(
         "DELETE", ROUTER, DELETE, routers.drop_router, "Drop a router; what it copied stays",
         answer=routers.RouterDropped,
+    ),
+    Route(
+        "POST", "/v0/watch", READ, watch.open_session, "Open a watch session on some topics",
+        body=WatchIn, query=("lenient",), answer=watch.Watched,
+    ),
+    Route(
+        "GET", "/v0/watch/{wid}", NO_SCOPE, watch.stream, "The stream of a watch session, as server-sent events",
+        query=("token",), kinds=("text/event-stream",), by_session=True,
+    ),
+    Route(
+        "GET", "/v0/ws", NO_SCOPE, websocket.websocket, "A WebSocket: subscribe, unsubscribe, publish, ping",
+        kinds=("text/plain",),
     ),
 )  # fmt: skip
 

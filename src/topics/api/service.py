@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from topics.api.auth import Keyring
+from topics.api.live import Live, LiveOptions
 from topics.api.pump import Pump
 from topics.broker.broker import Broker
 from topics.host.clock import Clock
+from topics.host.ids import Ids, SystemIds
 
 
 @dataclass(slots=True)
@@ -25,6 +28,13 @@ class Service:
     started_ns: int = 0
     recovery_ms: float = 0.0
     connections: Callable[[], int] = lambda: 0
+    keyring: Keyring = field(default_factory=Keyring)
+    ids: Ids = field(default_factory=SystemIds)
+    live_options: LiveOptions = field(default_factory=LiveOptions)
+    live: Live = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = Live(self.broker, self.pump, self.live_options)
 
     def now_ns(self) -> int:
         return self.clock.monotonic_ns()

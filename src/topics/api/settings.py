@@ -106,7 +106,8 @@ class TransportSettings:
     body_window_bytes: int = 4_096
     """The slowest body that is waited for, in bytes per window."""
     write_stall_ms: int = 60_000
-    """A peer that takes none of the bytes waiting for it for so long is cut off."""
+    """A peer that takes none of the bytes waiting for it for so long is cut off; a watch goes on where it was when it
+    comes again. Larger is kinder to slow networks and keeps up to 1 MiB for each for longer."""
     ping_ms: int = 20_000
     """Silence on HTTP/2 and WebSocket after which the peer is pinged; after three times that it is cut off."""
     max_connections: int = 16_384

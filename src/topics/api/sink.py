@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from topics.api.http import Frames
+
 if TYPE_CHECKING:
     from topics.api.protocol import Connection
 
 
 class Http1Sink:
+    __slots__ = ("_chunked", "_connection", "_ended", "_gone", "_open", "on_gone", "task")
+
     def __init__(self, connection: Connection, chunked: bool, ended: Callable[[bool], None]) -> None:
         self._connection = connection
         self._chunked = chunked
         self._ended = ended
         self._open = True
-        self._gone = asyncio.Event()
+        self._gone: asyncio.Event | None = None
+        self.on_gone: Callable[[], None] | None = None
         self.task: asyncio.Task[None] | None = None
         """What writes here."""
 
@@ -25,9 +30,24 @@ class Http1Sink:
         if data and self._open:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
+    def write_frames(self, frames: Frames) -> None:
+        if self._open:
+            self._connection.write(frames.chunked if self._chunked else frames.plain)
+
+    @property
+    def written(self) -> int:
+        return self._connection.written
+
+    @property
+    def taken(self) -> int:
+        return self._connection.taken
+
     @property
     def buffered(self) -> int:
         return self._connection.buffered if self._open else 0
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        self._connection.when_drained(tell)
 
     async def drain(self) -> None:
         if self._open:
@@ -35,6 +55,11 @@ class Http1Sink:
 
     @property
     def gone(self) -> asyncio.Event:
+        if self._gone is None:
+            # Made on demand: most streams that wait for long are told by `on_gone`, and there are many of them.
+            self._gone = asyncio.Event()
+            if not self._open:
+                self._gone.set()
         return self._gone
 
     def finish(self) -> None:
@@ -52,7 +77,11 @@ class Http1Sink:
     def leave(self, patience_s: float) -> None:
         """The peer is gone: say so, and end the task if it does not leave by itself."""
         self._open = False
-        self._gone.set()
+        if self._gone is not None:
+            self._gone.set()
+        tell, self.on_gone = self.on_gone, None
+        if tell is not None:
+            tell()
         cancel_later(self.task, patience_s)
 
 

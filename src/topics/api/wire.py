@@ -45,6 +45,14 @@ class AppendIn(Struct):
     disable_backpressure: bool = False
 
 
+class PublishIn(AppendIn, kw_only=True):
+    """An append over a WebSocket."""
+
+    topic: str
+    request_id: Raw | UnsetType = UNSET
+    return_seqs: bool = True
+
+
 class DiffIn(Struct):
     from_seq: int = 0
     limit: int = 256
@@ -79,6 +87,48 @@ class HeadsIn(Struct):
     wait_ms: int = 0
 
 
+class WatchTopic(Struct):
+    from_seq: int = 0
+    tail: bool = False
+
+
+class WatchIn(Struct):
+    topics: dict[str, WatchTopic]
+    node: str | list[str] | None = None
+    limit: int = 256
+    max_batch_bytes: int = 262_144
+    heartbeat_ms: int = 15_000
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Literal["eventual", "strong"] = "eventual"
+
+
+class SubscribeIn(Struct):
+    request_id: Raw | UnsetType = UNSET
+    topic: str | None = None
+    from_seq: int = 0
+    tail: bool = False
+    topics: dict[str, WatchTopic] | None = None
+    node: str | list[str] | None = None
+    limit: int = 1000
+    max_batch_bytes: int = 1 << 20
+    include_data: bool = True
+    include_tags: bool = False
+    include_meta: bool = True
+    lenient: bool = False
+
+
+class UnsubscribeIn(Struct):
+    request_id: Raw | UnsetType = UNSET
+    topic: str | None = None
+    topics: list[str] | None = None
+
+
+class PingIn(Struct):
+    request_id: Raw | UnsetType = UNSET
+
+
 class PlanIn(Struct):
     cap_records: int | UnsetType = UNSET
     cap_bytes: int | UnsetType = UNSET
@@ -95,7 +145,10 @@ def names_of(*shapes: type[Struct]) -> tuple[bytes, ...]:
 
 
 _DECODERS: Final[dict[type[Struct], msgspec.json.Decoder[Any]]] = {}
-_NAMES: Final[dict[type[Struct], tuple[bytes, ...]]] = {AppendIn: names_of(AppendIn, RecordIn)}
+_NAMES: Final[dict[type[Struct], tuple[bytes, ...]]] = {
+    AppendIn: names_of(AppendIn, RecordIn),
+    PublishIn: names_of(PublishIn, RecordIn),
+}
 
 
 def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
@@ -119,7 +172,7 @@ def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
         raise InvalidRequest(f"the body does not have the right shape: {error}") from None
     if doubtful:
         _check_repeats(text, shape)
-    elif shape is AppendIn and value.config is not None:  # type: ignore[attr-defined]
+    elif isinstance(value, AppendIn) and value.config is not None:
         _check_config_repeats(text)
     return value, checked
 
@@ -189,7 +242,7 @@ def _check_repeats(text: bytes, shape: type[Struct]) -> None:
     """Refuse a known field that comes twice. Rare and slow: the whole body as Python objects."""
     body = _members(text)
     _refuse_repeats(body, shape)
-    if shape is AppendIn:
+    if issubclass(shape, AppendIn):
         for name, value in body:
             if name == "records":
                 for record in value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from websockets.frames import CloseCode, Frame, Opcode
@@ -96,9 +97,24 @@ class WebSocketSession:
             self._frames.send_text(message)
             self._flush()
 
+    def send_frame(self, frame: bytes) -> None:
+        if self._frames.state is State.OPEN and not self._connection.closing:
+            self._connection.write(frame)
+
+    @property
+    def written(self) -> int:
+        return self._connection.written
+
+    @property
+    def taken(self) -> int:
+        return self._connection.taken
+
     @property
     def buffered(self) -> int:
         return 0 if self._connection.closing else self._connection.buffered
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        self._connection.when_drained(tell)
 
     async def drain(self) -> None:
         await self._connection.drain()

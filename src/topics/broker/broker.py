@@ -248,6 +248,13 @@ class Broker:
         topic = yield from self._swept(name)
         return read_page(self.store, topic, query)
 
+    def watched(self, name: str, pull: bool) -> Steps[Topic]:
+        """The topic, ready for a live reader: without what became too old and, with `pull`, with all its sources had
+        for it; later on those arrive by themselves."""
+        topic = yield from (self._pulled(name) if pull else self._swept(name))
+        self.clocks.read(topic, self.clock.now_ms())
+        return topic
+
     def history(self, name: str, wanted: Range) -> Steps[History]:
         """A range of the past, ready to be read."""
         topic = yield from self._pulled(name)

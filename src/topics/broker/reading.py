@@ -29,6 +29,8 @@ class Query:
     want: int = WITH_DATA | WITH_META
     epoch: int | None = None
     """The instance the reader knows; another one's cursor means nothing here."""
+    through: int | None = None
+    """The last seq that may be shown for now; None = the head."""
 
 
 @dataclass(slots=True)
@@ -85,8 +87,11 @@ def read_page(store: Store, topic: Topic, query: Query) -> Page:
 
 def _walk(store: Store, topic: Topic, query: Query, page: Page, exclude: tuple[bytes, ...]) -> int:
     """Fill the page; returns the cursor behind its tombstone, from where seqs count as scanned."""
-    end = page.head_seq + 1
+    last = page.head_seq if query.through is None else min(query.through, page.head_seq)
+    end = last + 1
     started = page.next_from_seq
+    if started >= last:
+        return started
     spent = 0
     step = max(query.limit, _FILTERED_STEP) if exclude else query.limit
     # Frames are longer than what counts against the budget; what is fetched beyond it is not delivered.
@@ -111,7 +116,7 @@ def _walk(store: Store, topic: Topic, query: Query, page: Page, exclude: tuple[b
             page.next_from_seq = item.first_seq + walked - 1
         if walked < item.count or page.count >= query.limit or page.next_from_seq - started >= SCAN_MAX:
             return started
-    page.next_from_seq = page.head_seq
+    page.next_from_seq = max(last, page.next_from_seq)
     return started
 
 

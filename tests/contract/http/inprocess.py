@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from topics.api.app import Application, AppOptions
-from topics.api.http import Head, Request, Response, Socket, Stream
+from topics.api.http import Frames, Head, Request, Response, Socket, Stream
+from topics.api.live import LiveOptions
 from topics.api.pump import Pump
 from topics.api.service import Service
 from topics.broker.broker import Broker
@@ -41,20 +43,38 @@ class Collected:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.gone = asyncio.Event()
+        self.ended = asyncio.Event()
         self.finished = False
         self.buffered = 0
+        self.on_gone: Callable[[], None] | None = None
+
+    @property
+    def written(self) -> int:
+        return sum(map(len, self.pieces))
+
+    @property
+    def taken(self) -> int:
+        return self.written
 
     def write(self, data: bytes) -> None:
         self.pieces.append(data)
+
+    def write_frames(self, frames: Frames) -> None:
+        self.pieces.append(frames.plain)
+
+    def when_drained(self, tell: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(tell)
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
 
     def finish(self) -> None:
         self.finished = True
+        self.ended.set()
 
     def abort(self) -> None:
         self.gone.set()
+        self.ended.set()
 
 
 class Engine:
@@ -68,6 +88,7 @@ class Engine:
         fs: Fs | None = None,
         bytes_max: int = 0,
         ready: bool = True,
+        live: LiveOptions | None = None,
     ) -> None:
         self.clock = MovedClock()
         self.loop = asyncio.new_event_loop()
@@ -87,7 +108,14 @@ class Engine:
         self.pump: Pump = self._on_loop(self._make_pump)
         self.readers = ThreadPoolExecutor(2)
         self.service = Service(
-            Broker(self.store, self.clock), self.pump, self.clock, self.loop, self.readers, show_paths=True
+            Broker(self.store, self.clock),
+            self.pump,
+            self.clock,
+            self.loop,
+            self.readers,
+            show_paths=True,
+            keyring=self.app.options.keyring,
+            live_options=live or LiveOptions(),
         )
         if ready:
             self.app.service = self.service
@@ -120,13 +148,18 @@ class Engine:
         assert not isinstance(answer, Socket)
         if isinstance(answer, Stream):
             sink = Collected()
-            await answer.run(sink)
+            work = answer.run(sink)
+            if work is not None:
+                await work
+            else:
+                await sink.ended.wait()
             assert sink.finished, "a stream ends by saying so"
             return Response(answer.status, b"".join(sink.pieces), answer.content_type, answer.headers)
         return answer
 
     def close(self) -> None:
         self._on_loop(self.pump.stop_waiting)
+        self._on_loop(self.service.live.stop)
         self.pump.close()
         self.readers.shutdown()
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -32,6 +32,7 @@ EXPECTED = {
     ("POST", "/v0/topics/{topic}/retention/plan"): "r",
     ("GET", "/v0/routers"): "r", ("PUT", "/v0/routers/{router}"): "a", ("GET", "/v0/routers/{router}"): "r",
     ("DELETE", "/v0/routers/{router}"): "d",
+    ("POST", "/v0/watch"): "r", ("GET", "/v0/watch/{wid}"): "", ("GET", "/v0/ws"): "",
 }  # fmt: skip
 
 
@@ -67,6 +68,7 @@ def target(route: Route, topic: str = "mine.a") -> str:
         .replace("{first_seq}", "1")
         .replace("{part}", "data")
         .replace("{key}", "k")
+        .replace("{wid}", "wid_0123456789012345678901")
     )
 
 
@@ -80,6 +82,11 @@ def test_every_route_is_in_the_matrix() -> None:
 def test_route_needs_a_key_and_its_scope(guarded: Engine, route: Route) -> None:
     if route.probe:
         assert as_key(guarded, None).call(route.method, target(route)).status == 200
+        return
+    if route.by_session:
+        # Whose it is can be said only of one that exists.
+        assert as_key(guarded, None).call(route.method, target(route)).problem == (404, "not_found")
+        assert as_key(guarded, None).call("HEAD", target(route)).status == 401
         return
     for token in (None, "unknown", "", "key-al", "key-all2"):
         assert as_key(guarded, token).call(route.method, target(route)).problem == (401, "unauthorized"), token

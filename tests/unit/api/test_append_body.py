@@ -37,7 +37,7 @@ def assert_agrees(text: bytes) -> bool:
     if quick is None:
         return False
     try:
-        body, _, batch = read_body(text)
+        body, _, batch = read_body(text, AppendIn)
     except TopicsError:
         assert slow(text) is None
         return True
@@ -111,11 +111,11 @@ def test_unusual_bodies_go_the_slow_way(text: bytes) -> None:
 
 def test_default_node_reaches_records_without_one() -> None:
     text = b'{"records":[{"data":1}],"node":"n"}'
-    body, checked, batch = read_body(text)
+    body, checked, batch = read_body(text, AppendIn)
     assert (batch, checked, body.node) == (None, True, "n")
-    assert read_body(b'{"records":[{"data":1,"node":"m"}],"node":"n"}')[2] is not None
+    assert read_body(b'{"records":[{"data":1,"node":"m"}],"node":"n"}', AppendIn)[2] is not None
 
 
 def test_repeated_records_are_refused_the_quick_way_too() -> None:
     with pytest.raises(TopicsError, match="twice"):
-        read_body(b'{"records":[{"data":1}],"records":[{"data":2}]}')
+        read_body(b'{"records":[{"data":1}],"records":[{"data":2}]}', AppendIn)
