@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.crash.life import ROOT, Life
+from topics.broker.scrubbing import scrub_store
 from topics.format.control import Selector, SelectorOp
 from topics.format.segment import DELETED, ENTRY, decode_segment_frame
 from topics.model.errors import CorruptFile, StorageError
-from topics.storage.reader import scrub
 from topics.testing.faults import Fault
 
 DIRECTORY = f"{ROOT}/topics/00000001"
@@ -161,7 +161,7 @@ def test_a_rotten_frame_is_a_gap_of_its_seq_alone(first: int) -> None:
     assert life.gaps("a") == [(rotten, rotten, "corrupt")]
     assert life.seqs("a") == [seq for seq in range(1, 10) if seq != rotten]
     if first == 1:
-        found = scrub(life.store.fs, life.store.handles, life.store.topic("a"))
+        found = [error for _, error in scrub_store(life.store, "a", lambda _: True).damage]
         assert [error.path for error in found] == [segment(1, "data")]
 
 

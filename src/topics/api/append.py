@@ -65,6 +65,8 @@ def _append_and_wait(
 ) -> Steps[Answer]:
     done = yield from service.broker.append(call.names[0], prepared, key, config, may_create)
     first, count = done.first_seq, done.count
+    if service.stats.watched:
+        service.stats.appended(done.waited_ns)
     return _answer(
         call, done.topic, first, count, done.created, done.deduped, done.synced, done.waited_ns, service.now_ns()
     )
@@ -79,6 +81,8 @@ def _settled(service: Service, call: Call, ordered: Append) -> Response:
         if submission.error is not None:
             return told(submission.error)
         waited, synced = now_ns - ordered.ordered_ns, submission.needs_sync
+        if service.stats.watched:
+            service.stats.appended(waited)
     first, count = ordered.first_seq, ordered.count
     return _answer(call, ordered.topic.name, first, count, False, ordered.deduped, synced, waited, now_ns)
 

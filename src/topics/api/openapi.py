@@ -12,6 +12,7 @@ from topics.api.routes import ROUTES, Route
 
 _BOOLEAN: Final = {"touch", "if_empty", "return_seqs", "create", "history", "lenient"}
 _TEXT: Final = {
+    "topic",
     "prefix",
     "cursor",
     "source",

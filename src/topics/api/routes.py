@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from topics.api import admin, append, diff, history, lookups, probes, routers, segments, topics, watch, websocket
+from topics.api import admin, append, diff, history, lookups, probes, routers, segments, stats, topics, watch, websocket
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
 from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
@@ -70,6 +70,17 @@ ROUTES: Final = (
     Route(
         "POST", "/v0/admin/checkpoint", ADMIN, admin.checkpoint, "Copy the WAL into segments now",
         answer=admin.Checkpointed,
+    ),
+    Route(
+        "POST", "/v0/admin/snapshot", ADMIN, admin.snapshot, "Write a snapshot now", answer=admin.Snapshotted,
+    ),
+    Route(
+        "POST", "/v0/admin/scrub", ADMIN, admin.scrub, "Read every sealed record and name those that are damaged",
+        query=("topic",), answer=admin.Scrubbed,
+    ),
+    Route(
+        "GET", "/v0/stats", READ, stats.stats, "How fast topics grow, and how quick the disk is",
+        query=("prefix", "limit"), answer=stats.Stats,
     ),
     Route(
         "GET", "/v0/topics", READ, topics.list_topics, "List topics in pages",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from topics.api.auth import Keyring
 from topics.api.live import Live, LiveOptions
 from topics.api.pump import Pump
+from topics.api.stats import Sampler
 from topics.broker.broker import Broker
 from topics.host.clock import Clock
 from topics.host.ids import Ids, SystemIds
@@ -28,6 +29,7 @@ class Service:
     started_ns: int = 0
     recovery_ms: float = 0.0
     connections: Callable[[], int] = lambda: 0
+    stats: Sampler = field(default_factory=Sampler)
     keyring: Keyring = field(default_factory=Keyring)
     ids: Ids = field(default_factory=SystemIds)
     live_options: LiveOptions = field(default_factory=LiveOptions)

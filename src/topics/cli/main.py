@@ -56,6 +56,12 @@ def _remote(name: str) -> Callable[[bool], Loaded]:
     return load
 
 
+def _top(described: bool) -> Loaded:
+    from topics.cli import top
+
+    return top.top, top.EXAMPLES
+
+
 def _dump(described: bool) -> Loaded:
     from topics.cli import dump
 
@@ -72,6 +78,7 @@ COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
     "serve": _serve,
     "config": _config,
     **{name: _remote(name) for name in ("topics", "create", "append", "read", "info", "delete", "drop")},
+    "top": _top,
     "dump": _dump,
     "doctor": _doctor,
 }

@@ -301,6 +301,16 @@ class AsyncClient:
     async def drop_router(self, router: str) -> RouterDropped:
         return await self._call(calls.drop_router(router))
 
+    async def latest(self, topic: str, key: str) -> Record | None:
+        """The newest live record with this key."""
+        return await self._call(calls.latest(topic, key))
+
+    async def key_history(
+        self, topic: str, key: str, *, from_seq: int | None = None, limit: int | None = None
+    ) -> HistoryPage:
+        """A page of the live records with this key, in seq order; go on from its `next_from_seq`."""
+        return await self._call(calls.key_history(topic, key, from_seq, limit))
+
     # -- the server ----------------------------------------------------------------------------------------------------
 
     async def heads(
@@ -322,6 +332,10 @@ class AsyncClient:
 
     async def metrics_json(self) -> dict[str, Any]:
         return await self._call(calls.metrics_json())
+
+    async def stats(self, prefix: str | None = None, limit: int | None = None) -> dict[str, Any]:
+        """How fast topics grow, and how quick the disk is. Rates reach back as far as somebody has been asking."""
+        return await self._call(calls.stats(prefix, limit))
 
     async def openapi(self) -> dict[str, Any]:
         return await self._call(calls.openapi())

@@ -294,6 +294,13 @@ class WireDiff(msgspec.Struct):
         )
 
 
+class WireLatest(msgspec.Struct):
+    record: WireItem | None = None
+
+    def found(self) -> Record | None:
+        return None if self.record is None else self.record.record()
+
+
 class WirePage(msgspec.Struct):
     records: list[WireItem]
     next_from_seq: int | None = None

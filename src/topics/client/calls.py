@@ -20,6 +20,7 @@ from topics.client.answers import (
     Dropped,
     Heads,
     Health,
+    HistoryPage,
     Ready,
     Router,
     RouterDropped,
@@ -27,10 +28,13 @@ from topics.client.answers import (
     TopicPage,
     TopicState,
     WireDiff,
+    WireLatest,
+    WirePage,
     decode,
 )
 from topics.client.transport import Answer, HttpRequest
 from topics.model.errors import InvalidRequest
+from topics.model.record import Record
 
 T = TypeVar("T")
 
@@ -218,6 +222,18 @@ def delete(topic: str, before_seq: int | None, tag: str | None) -> Call[Deleted]
     return send("POST", path("topics", topic, "delete"), body, Deleted, safe=before_seq is not None)
 
 
+def latest(topic: str, key: str) -> Call[Record | None]:
+    return Call(
+        HttpRequest("GET", path("topics", topic, "keys", key), {"accept": JSON}),
+        lambda answer: decode(answer, WireLatest).found(),
+    )
+
+
+def key_history(topic: str, key: str, from_seq: int | None, limit: int | None) -> Call[HistoryPage]:
+    target = path("topics", topic, "keys", key) + query(history=True, from_seq=from_seq, limit=limit)
+    return Call(HttpRequest("GET", target, {"accept": JSON}), lambda answer: decode(answer, WirePage).page())
+
+
 def heads(topics: Mapping[str, int] | None, pattern: str | None, wait_ms: int) -> Call[Heads]:
     if (topics is None) == (pattern is None):
         raise InvalidRequest("heads needs either topics={name: next_seq} or pattern='orders.*'")
@@ -271,6 +287,10 @@ def metrics() -> Call[str]:
 
 def metrics_json() -> Call[dict[str, Any]]:
     return get(path("metrics"), dict[str, Any])
+
+
+def stats(prefix: str | None, limit: int | None) -> Call[dict[str, Any]]:
+    return get(path("stats") + query(prefix=prefix, limit=limit), dict[str, Any])
 
 
 def openapi() -> Call[dict[str, Any]]:

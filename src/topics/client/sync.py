@@ -296,6 +296,16 @@ class Client:
     def drop_router(self, router: str) -> RouterDropped:
         return self._call(calls.drop_router(router))
 
+    def latest(self, topic: str, key: str) -> Record | None:
+        """The newest live record with this key."""
+        return self._call(calls.latest(topic, key))
+
+    def key_history(
+        self, topic: str, key: str, *, from_seq: int | None = None, limit: int | None = None
+    ) -> HistoryPage:
+        """A page of the live records with this key, in seq order; go on from its `next_from_seq`."""
+        return self._call(calls.key_history(topic, key, from_seq, limit))
+
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def heads(self, topics: Mapping[str, int] | None = None, *, pattern: str | None = None, wait_ms: int = 0) -> Heads:
@@ -315,6 +325,10 @@ class Client:
 
     def metrics_json(self) -> dict[str, Any]:
         return self._call(calls.metrics_json())
+
+    def stats(self, prefix: str | None = None, limit: int | None = None) -> dict[str, Any]:
+        """How fast topics grow, and how quick the disk is. Rates reach back as far as somebody has been asking."""
+        return self._call(calls.stats(prefix, limit))
 
     def openapi(self) -> dict[str, Any]:
         return self._call(calls.openapi())

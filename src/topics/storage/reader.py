@@ -14,7 +14,6 @@ import numpy as np
 
 from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, make_records, verify
 from topics.format.segment import ENTRY, ENTRY_DTYPE
-from topics.host.fs import Fs
 from topics.model.errors import CorruptFile, StorageError
 from topics.model.record import Gap, Record
 from topics.rules.gap import floor_gap
@@ -181,19 +180,18 @@ def _proven(
             at += 1
 
 
-def scrub(fs: Fs, handles: Handles, topic: Topic) -> list[CorruptFile]:
-    """Read every sealed frame of a topic and name each that is damaged."""
-    found: list[CorruptFile] = []
-    for segment in list(topic.segments):
-        if not segment.sealed:
-            continue
-        part = Slice(topic.id, segment.first_seq, segment.count, None, None, None, segment)
-        mask = topic.dead.mask(segment.first_seq, segment.count)
-        entries = handles.entries(segment, 0, segment.count)
-        offsets = np.frombuffer(entries, dtype=ENTRY_DTYPE)["offset"]
-        buffer = _mapped(handles, segment)
-        for item in _proven(part, buffer, entries, 0, segment.count, SEGMENT_LAYOUT, 0):
-            if isinstance(item, Gap) and (mask is None or not mask[item.gap_from - segment.first_seq]):
-                offset = int(offsets[item.gap_from - segment.first_seq])
-                found.append(CorruptFile(segment.path("data"), offset, f"record {item.gap_from} fails its check"))
-    return found
+def scrub_segment(handles: Handles, topic_id: int, segment: Segment, dead: bytes | None) -> list[CorruptFile]:
+    """Read every frame of a sealed segment and name each live one that is damaged."""
+    part = Slice(topic_id, segment.first_seq, segment.count, dead, None, None, segment)
+    entries = handles.entries(segment, 0, segment.count)
+    offsets = np.frombuffer(entries, dtype=ENTRY_DTYPE)["offset"]
+    buffer = _mapped(handles, segment)
+    return [
+        CorruptFile(
+            segment.path("data"),
+            int(offsets[item.gap_from - segment.first_seq]),
+            f"record {item.gap_from} fails its check",
+        )
+        for item in _proven(part, buffer, entries, 0, segment.count, SEGMENT_LAYOUT, 0)
+        if isinstance(item, Gap)
+    ]

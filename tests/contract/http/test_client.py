@@ -72,6 +72,17 @@ def test_errors_come_as_their_own_classes(client: Client, topic: str) -> None:
         client.records_page(topic, epoch=99_999)
 
 
+def test_records_of_a_key_are_understood(client: Client, topic: str) -> None:
+    client.append(topic, [{"data": 1, "key": "a/b c"}, {"data": 2, "key": "a/b c", "tag": "t"}, {"data": 3}])
+    newest = client.latest(topic, "a/b c")
+    assert newest is not None
+    assert (newest.seq, newest.data, newest.key, newest.tag) == (2, 2, "a/b c", "t")
+    assert client.latest(topic, "nobody") is None
+    page = client.key_history(topic, "a/b c", limit=1)
+    rest = client.key_history(topic, "a/b c", from_seq=page.next_from_seq)
+    assert [item.data for item in (*page.items, *rest.items) if isinstance(item, Record)] == [1, 2]
+
+
 def test_segments_heads_and_probes_are_understood(client: Client, topic: str) -> None:
     client.append(topic, [{"data": 1}])
     assert client.heads({topic: 1}).topics[topic].head_seq == 1
@@ -81,4 +92,5 @@ def test_segments_heads_and_probes_are_understood(client: Client, topic: str) ->
     assert client.ready().topics >= 1
     assert "topics_topics" in client.metrics()
     assert client.metrics_json()["ready"] is True
+    assert client.stats(topic)["by_topic"][0]["topic"] == topic
     assert client.openapi()["openapi"].startswith("3.1")

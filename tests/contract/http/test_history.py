@@ -16,6 +16,7 @@ import pytest
 
 from tests.contract.http.client import Api, InProcess, Reply, eventually
 from tests.contract.http.inprocess import Engine
+from topics.model import limits
 from topics.storage.options import StoreOptions
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -289,6 +290,41 @@ def test_heads_tell_where_topics_stand(api: Api, topic: str) -> None:
     assert set(api.call("POST", "/v0/heads", {"pattern": f"{topic}.*"}).json["topics"]) == {f"{topic}.a", f"{topic}.b"}
     assert set(api.call("POST", "/v0/heads", {"pattern": f"{topic}.a"}).json["topics"]) == {f"{topic}.a"}
     assert api.call("POST", "/v0/heads", {}).problem == (400, "invalid_request")
+
+
+def test_heads_of_too_many_topics_are_refused(own: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {f"t{number}": 1 for number in range(10_001)}
+    refused = own.call("POST", "/v0/heads", {"topics": many})
+    assert refused.problem == (400, "invalid_request")
+    assert "10000" in refused.json["error"]["message"]
+    many.popitem()
+    assert own.call("POST", "/v0/heads", {"topics": many}).json["topics"] == {}
+    for name in ("p.1", "p.2", "p.3", "q"):
+        own.put(name)
+    monkeypatch.setattr(limits, "HEADS_TOPICS", 2)
+    assert own.call("POST", "/v0/heads", {"pattern": "p.*"}).problem == (400, "invalid_request")
+    assert set(own.call("POST", "/v0/heads", {"pattern": "q*"}).json["topics"]) == {"q"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ("bytes=99999999999999999999-", 416),
+        ("bytes=18446744073709551616-99999999999999999999999", 416),
+        (f"bytes={'9' * 5000}-", 416),
+        ("bytes=0-99999999999999999999", 206),
+        ("bytes=-99999999999999999999", 206),
+        ("bytes=99999999999999999999-5", 200),
+    ],
+)
+def test_ranges_of_any_length_are_understood(own: Api, engine: Engine, wanted: str, status: int) -> None:
+    own.append("a", 1)
+    engine.pump.checkpoint()
+    answer = own.call("GET", "/v0/topics/a/segments/1/data", headers={"range": wanted})
+    assert answer.status == status
+    if status == 416:
+        assert answer.code == "range_not_satisfiable"
+        assert answer.headers["content-range"].startswith("bytes */")
 
 
 def test_heads_wait_for_a_safe_record(api: Api, topic: str) -> None:

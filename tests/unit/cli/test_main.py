@@ -19,7 +19,7 @@ from topics.config import settings
 from topics.model.errors import StoreLocked, Throttled, TopicsError
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMANDS = ("serve", "config", "topics", "create", "append", "read", "info", "delete", "drop", "dump", "doctor")
+COMMANDS = ("serve", "config", "topics", "create", "append", "read", "info", "delete", "drop", "top", "dump", "doctor")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
