@@ -29,6 +29,7 @@ from topics.format.layout import wal_fault as _wal_fault
 from topics.format.prepare import prepare
 from topics.format.render import NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
+from topics.format.staged import index_staged, restamp_staged, stage_frames
 from topics.format.walscan import find_frames, find_sync_marks, scan_wal
 from topics.model import limits
 
@@ -43,6 +44,7 @@ __all__ = [
     "decode_columns",
     "find_frames",
     "find_sync_marks",
+    "index_staged",
     "make_records",
     "prepare",
     "prepare_body",
@@ -50,8 +52,10 @@ __all__ = [
     "rebuild_idx",
     "render_json",
     "restamp",
+    "restamp_staged",
     "scan_wal",
     "split_envelope",
+    "stage_frames",
     "stamp",
     "verify",
     "xxh3_64",

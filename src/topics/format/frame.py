@@ -5,7 +5,7 @@
       4     1   kind         see Kind
       5     1   flags        1 has tag, 2 has node, 4 durable (fsync class), 8 more: the next frame belongs to the
                              same submission; the high four bits count the routers a record came through
-      6     8   topic_id     0 on router and checkpoint frames
+      6     8   topic_id     0 on router, checkpoint and verdict frames
      14     8   seq          Append and Lease, else 0
      22     8   ts           commit time, ms
      30     2   node_len
@@ -50,6 +50,9 @@ class Kind(enum.IntEnum):
     ROUTER_CURSOR = 64
     DEDUPE = 65
     LOST_RANGE = 66
+    STAGE_COMMIT = 67
+    STAGE_PREPARE = 68
+    STAGE_VERDICT = 69
 
 
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)

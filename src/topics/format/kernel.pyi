@@ -44,6 +44,20 @@ def restamp(
     idx_out: bytearray,
     data_base: int = 0,
 ) -> int: ...
+def stage_frames(frames: bytearray, entries: bytearray, count: int) -> bytes: ...
+def index_staged(buf: Buffer, start: int, end: int, ts: int, entries: bytearray) -> tuple[int, int]: ...
+def restamp_staged(
+    buf: Buffer,
+    entries: Buffer,
+    start_index: int,
+    count: int,
+    first_seq: int,
+    dead: bytes | None,
+    data_out: bytearray,
+    idx_out: bytearray,
+    data_base: int = 0,
+    base: int = 0,
+) -> int: ...
 def verify(
     buf: Buffer, entries: Buffer, start_index: int, count: int, first_seq: int, layout: int, topic_id: int, base: int
 ) -> int: ...

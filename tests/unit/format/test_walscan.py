@@ -122,7 +122,7 @@ def test_accounted_column_saturates(ops: ModuleType) -> None:
     "bad",
     [
         encode_frame(12, 1, bytes(8)),
-        encode_frame(67, 1, bytes(8)),
+        encode_frame(70, 1, bytes(8)),
         encode_frame(0, 1, bytes(8)),
         append(1, body=b"[]"),
         append(1, body=b'{"x":1}'),
