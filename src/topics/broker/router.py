@@ -60,7 +60,7 @@ def forward(store: Store, router: Router) -> Pass:
     shard = store.shard_for(dest)
     now = store.clock.now_ms()
     if dest.ordered.config.commit_class != Durability.EPHEMERAL:
-        shard.check()
+        store.writer_of(dest)
     found = plan(source, router.cursor, source.head + 1, PASS_RECORDS)
     if found is None:
         return Pass(order_cursor(router, dest, shard, source.head, now), moved=True)

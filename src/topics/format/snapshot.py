@@ -62,6 +62,8 @@ class TopicRow(msgspec.Struct, kw_only=True):
     """Deleted ranges whose frames do not carry the delete flag yet."""
     dedupe: list[tuple[str, int, int, int]]
     """(key, first seq, count, ts), oldest first."""
+    txns: list[tuple[str, str, int, int, int]] = []
+    """(transaction, query, first seq, count, ts) of commits of staged parts that are remembered."""
 
 
 class RouterRow(msgspec.Struct, array_like=True):
@@ -80,6 +82,17 @@ class RouterRow(msgspec.Struct, array_like=True):
     forwarded: int
 
 
+class VerdictRow(msgspec.Struct, frozen=True, array_like=True):
+    """A decided commit over several topics: its Prepares may lie behind the positions of their groups, the frame that
+    decided them before that of shard 0."""
+
+    txn: str
+    rows: list[tuple[int, int, int]]
+    """(topic id, first seq, count)."""
+    places: list[tuple[str, int]]
+    """(WAL group, file number) of the Prepares."""
+
+
 class SnapshotHead(msgspec.Struct, kw_only=True):
     id: int
     ts: int
@@ -92,6 +105,7 @@ class SnapshotHead(msgspec.Struct, kw_only=True):
     positions: dict[str, Position]
     """By WAL group key: "" for the flat layout, "shard-NN" otherwise."""
     routers: list[RouterRow] = []
+    verdicts: list[VerdictRow] = []
     dropped: list[int] = []
     """Topics that ended and whose files may still be there: the frame that ended them may lie below the positions."""
 
@@ -122,6 +136,7 @@ def encode_snapshot(head: SnapshotHead, rows: list[bytes]) -> bytes:
         shards=head.shards,
         positions=head.positions,
         routers=head.routers,
+        verdicts=head.verdicts,
         dropped=head.dropped,
         topics=[msgspec.Raw(row) for row in rows],
     )

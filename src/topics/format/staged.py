@@ -47,12 +47,11 @@ class PartHead(msgspec.Struct, frozen=True):
     txn: str
     part: str
     count: int
-    bytes: int
-    """Of the frames."""
+    frame_bytes: int
     digest: int
 
     def encode(self) -> bytes:
-        return _fields(self.txn, self.part, self.count, self.bytes) + _U64.pack(self.digest)
+        return _fields(self.txn, self.part, self.count, self.frame_bytes) + _U64.pack(self.digest)
 
     @property
     def size(self) -> int:
@@ -61,7 +60,7 @@ class PartHead(msgspec.Struct, frozen=True):
 
     def matches(self, frames_sum: int) -> bool:
         """Whether frames with this xxh3_64 are the ones the head was made for."""
-        return _digest(self.txn, self.part, self.count, self.bytes, frames_sum) == self.digest
+        return _digest(self.txn, self.part, self.count, self.frame_bytes, frames_sum) == self.digest
 
 
 def make_head(txn: str, part: str, count: int, size: int, frames_sum: int) -> PartHead:

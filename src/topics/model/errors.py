@@ -25,10 +25,14 @@
     │   ├── TopicNotEmpty
     │   ├── TopicFull             a `reject` topic has no room
     │   ├── RouterCycle           the edge would close a cycle
+    │   ├── PartExists            a staged part of this name has other bytes
+    │   ├── PartMissing           a commit names a part that is not staged
+    │   ├── TxnForeign            the app of a transaction was last used by another query
     │   ├── Recreated             the topic is another instance than the caller knew
     │   └── GenerationChanged     the segment was rewritten since it was listed
     ├── Unavailable               try again later
     │   ├── Throttled             a queue or a limit is full
+    │   │   └── StageFull         open stages hold all they may
     │   ├── ReadOnly              a shard stopped after a failed write or sync
     │   ├── DiskFull              no room for the next WAL file; heals when space returns
     │   ├── NotReady              the server is still replaying its log
@@ -174,6 +178,18 @@ class RouterCycle(Conflict):
     code = "router_cycle"
 
 
+class PartExists(Conflict):
+    code = "part_exists"
+
+
+class PartMissing(Conflict):
+    code = "part_missing"
+
+
+class TxnForeign(Conflict):
+    code = "txn_foreign"
+
+
 class Recreated(Conflict):
     code = "recreated"
 
@@ -188,6 +204,10 @@ class Unavailable(TopicsError):
 
 class Throttled(Unavailable):
     code = "throttled"
+
+
+class StageFull(Throttled):
+    code = "stage_full"
 
 
 class ReadOnly(Unavailable):

@@ -28,6 +28,13 @@ KEY_BYTES: Final = 512
 IDEMPOTENCY_KEY_BYTES: Final = 256
 TOPIC_NAME_BYTES: Final = 255
 
+PART_BYTES: Final = 32 * 1024 * 1024
+PART_RECORDS: Final = 100_000
+"""One staged part: it is encoded in memory whole."""
+
+PARTS_PER_TXN: Final = 100_000
+"""A commit names its parts in one frame of the WAL."""
+
 JSON_DEPTH: Final = 124
 """Nesting of `data` and `meta`: a request of 128 levels holds them four levels down."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from topics.format.control import SnapshotMark
 from topics.format.frame import DURABLE, Kind, encode_frame
-from topics.format.snapshot import Position, RouterRow, SnapshotHead, encode_row
+from topics.format.snapshot import Position, RouterRow, SnapshotHead, VerdictRow, encode_row
 from topics.model.errors import TopicsError
 from topics.storage.copy import CopyTools
 from topics.storage.cut import TopicCut, capture, make_row
@@ -44,6 +44,8 @@ class Checkpoint:
     abandoned: bool = False
     routers: list[Router] | None = None
     """The list as of shard 0's mark; None = shard 0 took no part."""
+    verdicts: list[VerdictRow] | None = None
+    """Decisions over several topics, as of shard 0's mark; None as above."""
     progress: dict[int, tuple[Router, int, int]] = field(default_factory=dict)
     """Cursor and copies by router, as of the mark in its dest's shard."""
 
@@ -54,7 +56,7 @@ class Checkpoint:
         body = SnapshotMark(0, store.snapshots.next_id, ()).encode()
         frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
         for shard in store.shards:
-            if shard.failed is not None or (shard.refusing is not None and not shard.has_room(len(frame))):
+            if shard.stuck or (shard.refusing is not None and not shard.has_room(len(frame))):
                 self.whole = False
                 continue
             mark = Submission(
@@ -85,6 +87,7 @@ class Checkpoint:
         store = self.store
         if shard.index == 0:
             self.routers = list(store.routers.by_name.values())
+            self.verdicts = list(store.staging.verdicts)
         for dest_id, routers in store.routers.dests():
             dest = store.by_id.get(dest_id)
             if dest is not None and dest.shard == shard.index:
@@ -138,6 +141,9 @@ class Checkpoint:
         store.trouble = None
         store.bury()
         store.trim()
+        with self.lock:
+            store.staging.forget_verdicts(store.snapshots.older)
+        store.staging.release(store)
         return True
 
     def abandon(self) -> None:
@@ -168,6 +174,7 @@ class Checkpoint:
                 shards=store.options.wal_shards,
                 positions=positions,
                 routers=self._router_rows(),
+                verdicts=store.staging.verdict_rows if self.verdicts is None else self.verdicts,
                 dropped=list(store.graveyard),
             )
             encoded = list(store.rows.values())
@@ -175,5 +182,6 @@ class Checkpoint:
         with self.lock:
             store.positions = positions
             store.routers.rows = head.routers
+            store.staging.verdict_rows = head.verdicts
             for cut in self.cuts:
                 cut.topic.ckpt_seq = max(cut.topic.ckpt_seq, cut.head)

@@ -16,7 +16,7 @@ import numpy as np
 from topics.format.checksum import xxh3_64
 from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
-from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, restamp
+from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, restamp, restamp_staged
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
 from topics.format.tags import KEYS_MAGIC, build_tags
 from topics.host.clock import Clock
@@ -26,6 +26,7 @@ from topics.model.errors import CorruptFile
 from topics.storage.cut import Piece, TopicCut
 from topics.storage.handles import Handles
 from topics.storage.options import StoreOptions
+from topics.storage.partfile import PartSource
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
 from topics.storage.topic import Topic
@@ -230,7 +231,10 @@ class TopicCopy:
             ts = int(column["ts"][at])
             idx += ENTRY.pack(active.data_len, 0, ts, _HOLE_FLAGS, b"\0\0\0") * holes
         dead = mask[at : at + count] if mask is not None else None
-        done = restamp(buffer, piece.entries, at, count, first, self.topic.id, dead, data, idx, active.data_len)
+        if isinstance(piece.source, PartSource):
+            done = restamp_staged(buffer, piece.entries, at, count, first, dead, data, idx, active.data_len)
+        else:
+            done = restamp(buffer, piece.entries, at, count, first, self.topic.id, dead, data, idx, active.data_len)
         if done < count:
             raise CorruptFile(
                 piece.source.path,

@@ -45,6 +45,7 @@ class TopicCut:
     dead: DeadSet
     unflagged: list[tuple[int, int]]
     dedupe: list[tuple[str, int, int, int]]
+    txns: list[tuple[str, str, int, int, int]]
     pieces: list[Piece]
 
 
@@ -81,6 +82,7 @@ def capture(topic: Topic, now_ms: int) -> TopicCut:
         dead=dead,
         unflagged=list(topic.unflagged),
         dedupe=[row for row in topic.dedupe.rows() if not any(first <= row[1] <= last for first, last in rams)],
+        txns=[(*row,) for row in topic.stages.memory.rows()] if topic.stages is not None else [],
         pieces=_pieces(topic, copy_through),
     )
     topic.dirty = False
@@ -126,4 +128,5 @@ def make_row(cut: TopicCut, segments: list[Segment], ceiling: int) -> TopicRow:
         dead=list(cut.dead.ranges()),
         unflagged=[],
         dedupe=cut.dedupe,
+        txns=cut.txns,
     )

@@ -192,11 +192,17 @@ class Handles:
             while len(self._maps) > limits.OPEN_MAPPINGS:
                 self._maps.popitem(last=False)
 
+    def mapped(self, path: str) -> memoryview:
+        """The bytes of a file that is read once: it pushes out nothing that others keep open."""
+        return self._open_map(path)
+
     def forget(self, segment: Segment) -> None:
         """Drop what is kept of a segment before it is unlinked or its files change shape."""
+        self.forget_paths(*(segment.path(part) for part in ("data", "idx", "tags", "keys")))
+
+    def forget_paths(self, *paths: str) -> None:
         with self._lock:
-            for part in ("data", "idx", "tags", "keys"):
-                path = segment.path(part)
+            for path in paths:
                 self._indexes.pop(path, None)
                 self._files.pop(path, None)
                 self._maps.pop(path, None)

@@ -9,6 +9,7 @@ from topics.format.control import LostReason
 from topics.format.manifest import Manifest, decode_manifest
 from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile
+from topics.storage.partfile import FOLDER
 from topics.storage.paths import segment_first
 from topics.storage.replay import Recovered
 from topics.storage.segment import Segment
@@ -40,7 +41,7 @@ def judge(fs: Fs, recovered: Recovered, salvage: bool) -> tuple[list[TopicFiles]
 def _judge_topic(fs: Fs, topic: Topic, recovered: Recovered, damage: list[CorruptFile]) -> TopicFiles | None:
     if not topic.segments and not fs.is_dir(topic.directory):
         return None
-    names = set(fs.list(topic.directory)) if fs.is_dir(topic.directory) else set()
+    names = set(fs.list(topic.directory)) - {FOLDER} if fs.is_dir(topic.directory) else set()
     kept: list[Segment] = []
     absent = topic.handles.absent or ()
     recount = any(segment.path("data") in absent for segment in topic.segments)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from topics.format.checksum import Buffer
 from topics.format.container import BadContainer
 from topics.format.control import Selector, SelectorOp
-from topics.format.ops import WAL_LAYOUT, collect_keys, collect_tags
+from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, collect_keys, collect_tags
 from topics.format.segment import ENTRY_DTYPE, TAG
 from topics.format.tags import KEYS_MAGIC, MAGIC, TagIndex, build_tags
 from topics.model.errors import CorruptRecord, StorageError
@@ -232,9 +232,17 @@ def _ordered(topic: Topic, selector: Selector) -> list[Seqs]:
         if batch is not None and batch.has_tags:
             first = effect.head - batch.count + 1
             tags = collect_tags(batch.frames, batch.entries, 0, batch.count, WAL_LAYOUT, 0)
-            hits = [first + i for i, tag in enumerate(tags) if tag is not None and selector.matches(tag.decode())]
-            found.append(np.array(hits, dtype=np.uint64))
+            found.append(_matching(first, tags, selector))
+        for run in effect.staged:
+            if run.has_tags:
+                tags = collect_tags(run.source.map(), run.entries, 0, run.count, SEGMENT_LAYOUT, 0)
+                found.append(_matching(run.first_seq, tags, selector))
     return found
+
+
+def _matching(first: int, tags: list[bytes | None], selector: Selector) -> Seqs:
+    hits = [first + i for i, tag in enumerate(tags) if tag is not None and selector.matches(tag.decode())]
+    return np.array(hits, dtype=np.uint64)
 
 
 def not_gone(topic: Topic, seqs: Seqs) -> Seqs:

@@ -17,6 +17,7 @@ from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
 from topics.storage.recovery import FORMAT_LINE, Found, Tell, is_new, nobody, read_store
 from topics.storage.repair import ensure_dir, repair
+from topics.storage.stagereplay import adopt_staged
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
 from topics.storage.turn import Numbers
@@ -88,6 +89,7 @@ def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
         shards=store.options.wal_shards,
         positions=positions,
         routers=store.routers.rows,
+        verdicts=store.staging.verdict_rows,
     )
 
 
@@ -146,6 +148,7 @@ def _adopt(store: Store, found: Found) -> None:
         topic.inherited = topic.head
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
+    adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())
     store.routers.rows = list(found.snapshot.routers)
     store.rows = {row.id: encode_row(row) for row in found.snapshot.topics if row.id in store.by_id}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _WAL = re.compile(r"wal-(\d{16,20})\.log")
 _SNAPSHOT = re.compile(r"snapshot-(\d{16,20})\.bin")
 _SEGMENT = re.compile(r"seg-(\d{16,20})\.(data|idx|tags|keys)")
+_PART = re.compile(r"([0-9a-f]{16})\.part")
 _GROUP = re.compile(r"shard-\d{2}")
 _TOPIC = re.compile(r"([0-9A-F]{8,16})")
 
@@ -42,6 +43,15 @@ def snapshot_number(name: str) -> int | None:
 
 def segment_first(name: str) -> int | None:
     return _number(_SEGMENT, name)
+
+
+def part_name(number: int) -> str:
+    return f"{number:016x}.part"
+
+
+def part_number(name: str) -> int | None:
+    match = _PART.fullmatch(name)
+    return int(match.group(1), 16) if match else None
 
 
 def topic_of(name: str) -> int | None:

@@ -18,6 +18,7 @@ from topics.model.errors import CorruptFile, StorageError
 from topics.model.record import Gap, Record
 from topics.rules.gap import floor_gap
 from topics.storage.handles import NOWHERE, Handles
+from topics.storage.partfile import PartSource, read_staged
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
 from topics.storage.topic import Topic
@@ -95,6 +96,9 @@ def plan(topic: Topic, cursor: int, end: int, count_max: int) -> Gap | Slice | N
 def fetch_one(handles: Handles, part: Slice) -> FrameBatch | None:
     """The one record of a slice of one, or None if its bytes fail their check. What `fetch` does, without columns."""
     segment, entries = part.segment, part.entries
+    if isinstance(part.source, PartSource):
+        found = next(fetch(handles, part, 1))
+        return found if isinstance(found, FrameBatch) else None
     if segment is not None:
         entries = handles.entries(segment, part.first_seq - segment.first_seq, 1)
     assert entries is not None
@@ -139,9 +143,32 @@ def fetch(handles: Handles, part: Slice, bytes_max: int) -> Iterator[FrameBatch 
         end = int((offsets[low:high] + lengths[low:high]).max())
         try:
             piece = source.read_at(base, max(end - base, 0)) if base != NOWHERE else b""
+        except FileNotFoundError:
+            raise  # of a staged part that went meanwhile: whoever asked looks again
         except OSError as error:
             raise StorageError(f"{source.path} cannot be read at byte {base}: {error}", path=source.path) from error
-        yield from _proven(part, piece, entries, low, high - low, layout, base)
+        if isinstance(source, PartSource):
+            yield from _restamped(part, piece, entries, low, high - low, base)
+        else:
+            yield from _proven(part, piece, entries, low, high - low, layout, base)
+
+
+def _restamped(
+    part: Slice, buffer: bytes | memoryview, entries: bytes | memoryview, start: int, count: int, base: int
+) -> Iterator[FrameBatch | Gap]:
+    """What `_proven` gives, of records that lie in a staged part and get their seqs on the way."""
+    at, end = start, start + count
+    while at < end:
+        first = part.first_seq + at
+        frames, index, good = read_staged(buffer, entries, at, end - at, first, base)
+        if good:
+            dead = part.dead[at : at + good] if part.dead is not None else None
+            yield FrameBatch(bytes(frames), bytes(index), first, good, SEGMENT_LAYOUT, 0, dead)
+            at += good
+        if at < end:
+            if part.dead is None or not part.dead[at]:
+                yield Gap(part.first_seq + at, part.first_seq + at, "corrupt")
+            at += 1
 
 
 def _data_file(handles: Handles, segment: Segment) -> Source:

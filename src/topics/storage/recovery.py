@@ -18,9 +18,11 @@ from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.handles import Handles
 from topics.storage.judge import TopicFiles, judge
+from topics.storage.partfile import Part
 from topics.storage.paths import FLAT, Paths, is_group, topic_of, wal_number
 from topics.storage.replay import Recovered, Replay
 from topics.storage.snapshots import Snapshots
+from topics.storage.stagereplay import find_staged
 from topics.storage.walread import GroupRead, GroupReader
 
 FORMAT_LINE = "topics-py 1"
@@ -37,6 +39,8 @@ class Found:
     clean: bool
     next_wal: int
     bad_snapshots: list[tuple[str, str]]
+    staged: dict[int, list[Part]]
+    """By topic id: every staged part that is there."""
     foreign_groups: list[str] = field(default_factory=list)
     """Groups with WAL files that the snapshot does not list: set aside, never replayed."""
     damage: list[CorruptFile] = field(default_factory=list)
@@ -95,18 +99,19 @@ def read_store(
         groups.append(GroupReader(fs, paths, key, position, salvage).read())
         tell(_READ * len(groups) / len(listed))
     handles.absent = set()
-    replay = Replay(snapshot, groups, paths, handles)
+    replay = Replay(snapshot, groups, paths, handles, salvage)
     recovered = replay.run(lambda part: tell(_READ + (1 - _READ) * part))
     clean = snapshot.clean and not bad and not any(_past_position(group, listed) for group in groups)
     replay.close_tails(clean, same_boot(fs, paths, identity))
     files, damage = judge(fs, recovered, salvage)
     handles.absent = None
-    damage = [error for group in groups for error in group.damage] + damage
+    damage = [error for group in groups for error in group.damage] + recovered.damage + damage
     report += [f"salvaged: {error.message}" for error in damage]
     report += recovered.unknown
+    staged = find_staged(fs, recovered.topics.values(), report)
     highest = max([group.highest for group in groups] + [_highest(fs, paths, key) for key in foreign] + [0])
     next_wal = max(snapshot.next_wal, highest + 1, *(position.file for position in listed.values()))
-    return Found(snapshot, groups, recovered, files, clean, next_wal, bad, foreign, damage, report)
+    return Found(snapshot, groups, recovered, files, clean, next_wal, bad, staged, foreign, damage, report)
 
 
 def same_boot(fs: Fs, paths: Paths, identity: str) -> bool:

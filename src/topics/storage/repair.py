@@ -5,6 +5,7 @@ from __future__ import annotations
 from topics.format.manifest import Manifest, encode_manifest
 from topics.host.fs import Fs, parent, read_exact, replace_file, write_all
 from topics.storage.judge import TopicFiles
+from topics.storage.partfile import folder_of
 from topics.storage.paths import Paths, is_group, topic_of, wal_name
 from topics.storage.recovery import Found
 from topics.storage.walfile import discard
@@ -130,6 +131,11 @@ def repair_topic(fs: Fs, files: TopicFiles) -> None:
             fs.open(active.path("idx"), write=True, create=True)
     for name in files.unlisted:
         discard(fs, f"{directory}/{name}")
+    folder = folder_of(directory)
+    if fs.is_dir(folder):
+        for name in fs.list(folder):
+            if name.endswith(".tmp"):
+                discard(fs, f"{folder}/{name}")
 
 
 def remove_dropped(fs: Fs, paths: Paths, found: Found, salvage: bool) -> None:

@@ -23,21 +23,25 @@ from topics.format.control import (
     TopicDelete,
 )
 from topics.format.frame import MORE, Frame, Kind, decode_frame
-from topics.format.snapshot import Snapshot, TopicRow
+from topics.format.snapshot import Snapshot, TopicRow, VerdictRow
+from topics.format.staged import StageCommit
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import CorruptFile
+from topics.rules.txns import Committed
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.paths import Paths
 from topics.storage.routers import Router, router_of
 from topics.storage.segment import Segment
+from topics.storage.stagereplay import StageReplay
+from topics.storage.staging import Spent
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic, live_sizes
 from topics.storage.walread import FileRead, GroupRead
 
 _TELL_EVERY = 1024
 """Things applied between two words about progress."""
-_IGNORED = frozenset({Kind.CHECKPOINT_MARK})
+_IGNORED = frozenset({Kind.CHECKPOINT_MARK, Kind.STAGE_VERDICT})
 _ROUTERS = frozenset({Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR})
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -56,6 +60,11 @@ class Recovered:
     """Routers that were ahead of their source: their cursors are to be logged before the first write."""
     unknown: list[str] = field(default_factory=list)
     """Frames of topics nobody knows, for the report."""
+    spent: list[Spent] = field(default_factory=list)
+    """Parts whose commits were replayed."""
+    verdicts: list[VerdictRow] = field(default_factory=list)
+    damage: list[CorruptFile] = field(default_factory=list)
+    """Parts that salvage went on without."""
 
 
 def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
@@ -76,6 +85,8 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
     topic.unflagged = list(row.unflagged)
     for key, first, count, ts in row.dedupe:
         topic.apply_dedupe(key, first, count, ts)
+    for txn in row.txns:
+        topic.apply_txn(Committed(*txn))
     topic.segments = [
         Segment(
             topic.directory,
@@ -96,7 +107,9 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
 
 
 class Replay:
-    def __init__(self, snapshot: Snapshot, groups: list[GroupRead], paths: Paths, handles: Handles) -> None:
+    def __init__(
+        self, snapshot: Snapshot, groups: list[GroupRead], paths: Paths, handles: Handles, lenient: bool = False
+    ) -> None:
         self.groups = groups
         self.paths = paths
         self.handles = handles
@@ -104,6 +117,8 @@ class Replay:
         self.snapshot = snapshot
         self.salvage = any(group.damage for group in groups)
         self._after_config: int | None = None
+        self._group = ""
+        self._stages = StageReplay(self, snapshot, groups, lenient)
         # The snapshot may know how far a router is that the WAL has yet to make: see Checkpoint._router_rows.
         self._cursors = {row.id: RouterCursor(row.id, row.cursor, row.forwarded) for row in snapshot.routers}
         self.result.routers = {row.id: router_of(row) for row in snapshot.routers}
@@ -118,7 +133,9 @@ class Replay:
                 self.result.topics[row.id] = load_topic(row, self.paths, self.handles)
         total = sum(len(scan.items) for group in self.groups for read in group.files for scan in read.scans)
         done = 0
+        self._stages.find_verdicts()
         for group in self.groups:
+            self._group = group.key
             for read in group.files:
                 for scan in read.scans:
                     self.result.frames += scan.frames
@@ -127,6 +144,7 @@ class Replay:
                         done += 1
                         if not done % _TELL_EVERY:
                             tell(done / total)
+        self.result.verdicts = self._stages.verdicts()
         return self.result
 
     # -- which topics there are --------------------------------------------------------------------------------------
@@ -141,12 +159,12 @@ class Replay:
                 for scan in read.scans:
                     for item in scan.items:
                         if item[0] in (Kind.TOPIC_CREATE, Kind.TOPIC_DELETE):
-                            frame = self._frame(read, item)
+                            frame = self.frame(read, item)
                             if item[0] == Kind.TOPIC_CREATE:
-                                name = self._body(read, frame, TopicCreate).name
+                                name = self.body(read, frame, TopicCreate).name
                                 names[frame.topic_id] = name
                             else:
-                                name = self._body(read, frame, TopicDelete).name
+                                name = self.body(read, frame, TopicDelete).name
                                 result.ended.add(frame.topic_id)
                             newest[name] = max(newest.get(name, 0), frame.topic_id)
                             result.next_topic_id = max(result.next_topic_id, frame.topic_id + 1)
@@ -157,12 +175,12 @@ class Replay:
     def _apply(self, read: FileRead, item: tuple[int, ...]) -> None:
         kind, topic_id = item[0], item[1]
         if kind in _ROUTERS:
-            self._router(read, self._frame(read, item))
+            self._router(read, self.frame(read, item))
             return
         if kind in _IGNORED or topic_id in self.result.ended:
             return
         if kind == Kind.TOPIC_CREATE:
-            self._create(read, self._frame(read, item))
+            self._create(read, self.frame(read, item))
             return
         topic = self.result.topics.get(topic_id)
         if topic is None:
@@ -171,12 +189,16 @@ class Replay:
         if kind == Kind.APPEND:
             self._append(read, topic, item)
             return
-        self._control(read, topic, self._frame(read, item))
+        frame = self.frame(read, item)
+        if kind in (Kind.STAGE_COMMIT, Kind.STAGE_PREPARE):
+            self._stages.apply(self._group, read, topic, frame, self.body(read, frame, StageCommit))
+            return
+        self._control(read, topic, frame)
 
     def _router(self, read: FileRead, frame: Frame) -> None:
         routers = self.result.routers
         if frame.kind == Kind.ROUTER_CREATE:
-            made = self._body(read, frame, RouterCreate)
+            made = self.body(read, frame, RouterCreate)
             known = routers.get(made.router_id)
             if known is not None:
                 known.bits, known.filter = made.bits, made.filter
@@ -188,9 +210,9 @@ class Replay:
                 )  # fmt: skip
             self.result.next_topic_id = max(self.result.next_topic_id, made.router_id + 1)
         elif frame.kind == Kind.ROUTER_DELETE:
-            self._end_routers(self._body(read, frame, RouterDelete).name)
+            self._end_routers(self.body(read, frame, RouterDelete).name)
         else:
-            cursor = self._body(read, frame, RouterCursor)
+            cursor = self.body(read, frame, RouterCursor)
             self._cursors[cursor.router_id] = cursor
 
     def _end_routers(self, name: str) -> None:
@@ -219,7 +241,7 @@ class Replay:
     def _create(self, read: FileRead, frame: Frame) -> None:
         if frame.topic_id in self.result.topics:
             return
-        body = self._body(read, frame, TopicCreate)
+        body = self.body(read, frame, TopicCreate)
         config = self._config(read, frame, body)
         topic = Topic(frame.topic_id, body.name, config, self.paths.topic(frame.topic_id), self.handles)
         topic.created_ts = frame.ts
@@ -235,7 +257,7 @@ class Replay:
         first += skip
         count -= skip
         if first != expected:
-            self._jump(read, topic, expected, first, start)
+            self.jump(read, topic, expected, first, start)
             if first < expected:
                 return
         at = (index + skip) * ENTRY_SIZE
@@ -246,41 +268,41 @@ class Replay:
         chunk.place(first, read.wal)
         topic.apply_append(first, count, accounted, last_ts)
 
-    def _jump(self, read: FileRead, topic: Topic, expected: int, found: int, offset: int) -> None:
+    def jump(self, read: FileRead, topic: Topic, expected: int, found: int, offset: int) -> None:
         """Seqs that nobody announced as skipped are missing: records were here."""
         if not self.salvage:
             why = f"topic {topic.name!r} goes on with record {found} where {expected} was expected"
             raise CorruptFile(read.wal.path, offset, why)
         if found > expected:
-            self._lose(topic, expected, found - 1, LostReason.CORRUPT)
+            self.lose(topic, expected, found - 1, LostReason.CORRUPT)
 
-    def _lose(self, topic: Topic, first: int, last: int, reason: LostReason) -> None:
+    def lose(self, topic: Topic, first: int, last: int, reason: LostReason) -> None:
         topic.apply_lost(first, last, reason)
         self.result.announce.setdefault(topic.id, []).append((first, last, reason))
 
     def _control(self, read: FileRead, topic: Topic, frame: Frame) -> None:
         after_config, self._after_config = self._after_config, None
         if frame.kind == Kind.DELETE:
-            delete = self._body(read, frame, Delete)
+            delete = self.body(read, frame, Delete)
             below = delete.before_seq or 0 if delete.match is None else 0
             topic.apply_delete(below, (*delete.ranges, *((seq, seq) for seq in delete.seqs)))
         elif frame.kind == Kind.EVICT_WATERMARK:
-            floors = self._body(read, frame, EvictWatermark)
+            floors = self.body(read, frame, EvictWatermark)
             topic.apply_evict(floors.evict_floor, floors.expiry_floor)
         elif frame.kind == Kind.HEAD_WATERMARK:
-            ceiling = self._body(read, frame, HeadWatermark).ceiling
+            ceiling = self.body(read, frame, HeadWatermark).ceiling
             if after_config == topic.id and ceiling > topic.head:
                 topic.apply_lost(topic.head + 1, ceiling, LostReason.SKIPPED)
             topic.apply_ceiling(ceiling)
         elif frame.kind == Kind.DEDUPE:
-            dedupe = self._body(read, frame, Dedupe)
+            dedupe = self.body(read, frame, Dedupe)
             if dedupe.first_seq > topic.ckpt_seq:
                 topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
         elif frame.kind == Kind.LOST_RANGE:
-            lost = self._body(read, frame, LostRange)
+            lost = self.body(read, frame, LostRange)
             topic.apply_lost(lost.first, lost.last, LostReason(lost.reason))
         elif frame.kind == Kind.CONFIG_UPDATE:
-            topic.apply_config(self._config(read, frame, self._body(read, frame, TopicCreate)))
+            topic.apply_config(self._config(read, frame, self.body(read, frame, TopicCreate)))
             if frame.flags & MORE:
                 self._after_config = topic.id
         else:
@@ -296,11 +318,11 @@ class Replay:
             ) from None
 
     @staticmethod
-    def _frame(read: FileRead, item: tuple[int, ...]) -> Frame:
+    def frame(read: FileRead, item: tuple[int, ...]) -> Frame:
         return decode_frame(read.view, item[-2], item[-1])
 
     @staticmethod
-    def _body(read: FileRead, frame: Frame, kind: type[Body]) -> Body:
+    def body(read: FileRead, frame: Frame, kind: type[Body]) -> Body:
         try:
             return kind.decode(frame.body)  # type: ignore[attr-defined, no-any-return]
         except BadBody as error:
@@ -313,6 +335,6 @@ class Replay:
         for topic in self.result.topics.values():
             if not clean and topic.durability == Durability.DISK and topic.ceiling > topic.head:
                 reason = LostReason.SKIPPED if same_boot else LostReason.CRASH
-                self._lose(topic, topic.head + 1, topic.ceiling, reason)
+                self.lose(topic, topic.head + 1, topic.ceiling, reason)
             topic.ordered = topic.published()
         self._close_routers()

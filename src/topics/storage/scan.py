@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from topics.model.errors import StorageError, TopicNotFound
 from topics.model.record import Gap
 from topics.rules.gap import floor_gap
+from topics.storage.partfile import PartSource
 from topics.storage.reader import FrameBatch, Slice, fetch, plan
 from topics.storage.store import Store
 from topics.storage.topic import Topic
@@ -62,8 +63,8 @@ def check_there(store: Store, topic: Topic) -> None:
 
 
 def moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
-    """True if the record left the WAL while it was read there: the file may have been recycled since."""
-    if not isinstance(part.source, WalFile):
+    """True if the record left the WAL, or its staged part, while it was read there: the file may be gone since."""
+    if not isinstance(part.source, WalFile | PartSource):
         return False
     with store.lock:
         check_there(store, topic)  # of a dropped topic the file may be somebody else's by now

@@ -41,6 +41,7 @@ from topics.storage.paths import Paths
 from topics.storage.repair import bury, ensure_dir
 from topics.storage.routers import Routers
 from topics.storage.snapshots import Snapshots
+from topics.storage.staging import Staging
 from topics.storage.submission import Submission, WaitFirst, fresh_error
 from topics.storage.topic import Effect, Ledger, Topic
 from topics.storage.turn import Numbers
@@ -77,6 +78,7 @@ class Store:
         self.ledger = Ledger()
         self.next_topic_id = 1
         self.routers = Routers()
+        self.staging = Staging()
         self.rows: dict[int, bytes] = {}
         """Each topic as the last snapshot has it, encoded: an unchanged topic costs the next one a copy."""
         self.positions: dict[str, Position] = {}
@@ -118,6 +120,13 @@ class Store:
 
     def shard_for(self, topic: Topic) -> Shard:
         return self.shards[topic.shard]
+
+    def writer_of(self, topic: Topic, size: int = 0) -> Shard:
+        """The shard of the topic; raises if a submission of this size cannot be taken now."""
+        topic.check_writable()
+        shard = self.shards[topic.shard]
+        shard.check(size)
+        return shard
 
     def create(self, name: str, config: TopicConfig) -> Submission | None:
         """Log a new topic; None if it is there already with this config. Racing creates log one id."""
@@ -183,8 +192,7 @@ class Store:
                 existing_type=current.type,
                 requested_type=config.type,
             )
-        shard = self.shard_for(topic)
-        shard.check()
+        shard = self.writer_of(topic)
         return order_config(topic, shard, self.clock.now_ms(), config)
 
     def drop(self, name: str, if_empty: bool = False) -> Submission | None:
@@ -200,8 +208,7 @@ class Store:
             raise WaitFirst(topic.pending[-1].submission)
         if if_empty and topic.ordered.live:
             raise TopicNotEmpty(f"topic {name!r} holds {topic.live} records", topic=name, count=topic.live)
-        shard = self.shard_for(topic)
-        shard.check()
+        shard = self.writer_of(topic)
         body = TopicDelete(name).encode()
         frame = encode_frame(Kind.TOPIC_DELETE, topic.id, body, ts=self.clock.now_ms(), flags=DURABLE)
         effect = Effect()
@@ -211,6 +218,7 @@ class Store:
             del self.topics[name]
             del self.by_id[topic.id]
             self.routers.forget_topic(topic.id)
+            self.staging.forget_topic(topic)
             self.graveyard.append(topic.id)
             self.ledger.bytes -= topic.bytes
             topic.ledger = Ledger()
@@ -238,7 +246,7 @@ class Store:
                 return Append(topic, known.first_seq, known.records, known.ts, deduped=True)
         shard = self.shard_for(topic)
         if topic.ordered.config.commit_class != Durability.EPHEMERAL:
-            shard.check(len(prepared.frames))
+            self.writer_of(topic, len(prepared.frames))
         self.sweep(topic)
         check_room(topic, prepared)
         self.check_quota(prepared)
@@ -260,8 +268,7 @@ class Store:
     ) -> tuple[Submission | None, Callable[[], int]]:
         """`known`: what a search of the sealed segments found already."""
         topic = self.topic(name)
-        shard = self.shard_for(topic)
-        shard.check()
+        shard = self.writer_of(topic)
         self.sweep(topic)
         ranges = join_ranges(find_tagged(self.handles, topic, match, before_seq, known)) if match is not None else ()
         return order_delete(topic, shard, self.clock.now_ms(), before_seq, match, ranges)
@@ -271,11 +278,10 @@ class Store:
         config = topic.ordered.config
         if topic.closing or not (config.ttl_ms or config.cap_records or config.cap_bytes):
             return None
-        shard = self.shard_for(topic)
         graced = self.clock.monotonic_ns() - self.opened_ns < self.options.ttl_grace_ms * 1_000_000
         ready = not graced or topic.earliest_seq > topic.inherited
         try:
-            shard.check()
+            shard = self.writer_of(topic)
         except TopicsError:
             return None
         return order_retention(topic, shard, self.clock.now_ms(), ready)
@@ -289,7 +295,9 @@ class Store:
         written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
         if written >= max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size):
             return True
-        return since_ms >= self.options.checkpoint_ms and bool(written or self.graveyard or self._aged())
+        return since_ms >= self.options.checkpoint_ms and bool(
+            written or self.graveyard or self.staging.spent or self._aged()
+        )
 
     def _aged(self) -> bool:
         age_ms = self.options.segment_max_age_ms
@@ -313,7 +321,7 @@ class Store:
     def bury(self) -> None:
         """Remove the files of dropped topics. A file that will not go keeps the WAL that tells of the drop."""
         with self.lock:
-            waiting = list(self.graveyard)
+            waiting = [topic_id for topic_id in self.graveyard if topic_id not in self.staging.busy]
         for topic_id in waiting:
             try:
                 bury(self.fs, self.paths, topic_id)

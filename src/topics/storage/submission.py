@@ -58,7 +58,8 @@ class Submission:
     """A token: `state` tells how far it got. `apply` runs once, in WAL order, when its class is satisfied.
 
     `lane` orders: of submissions with the same lane, none completes before an earlier one. A barrier lets nothing
-    behind it complete first, in any lane. A `detached` one is awaited by nobody and blocks nobody.
+    behind it complete first, in any lane, and waits for all that came before it. A `detached` one is awaited by nobody
+    and blocks nobody.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class Submission:
         self.apply = apply
         self.needs_sync = needs_sync
         self.ceiling = ceiling
-        """True once the reservation it needs is synced; None where it needs none."""
+        """True once what it needs besides its own sync is there: a reservation, a verdict; None where it needs none."""
         self.barrier = barrier
         self.detached = detached
         self.on_fail = on_fail

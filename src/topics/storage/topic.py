@@ -19,12 +19,16 @@ from topics.format.control import LostReason
 from topics.format.prepared import Prepared
 from topics.format.segment import ENTRY_DTYPE
 from topics.model.config import Durability, TopicConfig
+from topics.model.errors import ReadOnly
+from topics.rules.txns import Committed
 from topics.storage.dead import DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
+from topics.storage.partfile import PartSource
 from topics.storage.segment import Segment
-from topics.storage.submission import Submission, Waiter
+from topics.storage.staging import TopicStages, stages_of
+from topics.storage.submission import Submission, Waiter, fresh_error
 from topics.storage.tail import ENTRY_SIZE, RamBlock, Tail
 
 
@@ -37,6 +41,17 @@ class Ledger:
     """Of appends handed to the WAL and not published yet."""
     bytes_max: int = 0
     """What both may come to; 0 = no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun:
+    """Consecutive records of a commit that lie in one staged part."""
+
+    first_seq: int
+    count: int
+    entries: bytearray
+    source: PartSource
+    has_tags: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +70,8 @@ class Effect:
     config: TopicConfig | None = None
     batch: Prepared | None = None
     """The records of an append: a delete by tag ordered behind it looks at them too."""
+    staged: tuple[StagedRun, ...] = ()
+    """The same of a commit of staged parts."""
 
 
 @dataclass(slots=True)
@@ -99,9 +116,9 @@ class Ordered:
 class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
-        "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "gates", "handles", "head", "id",
+        "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "frozen", "gates", "handles", "head", "id",
         "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending", "ram",
-        "reserved_at", "reserved_last", "segments", "shard", "tail", "trim_floor", "unflagged", "waiters",
+        "reserved_at", "reserved_last", "segments", "shard", "stages", "tail", "trim_floor", "unflagged", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
@@ -146,6 +163,10 @@ class Topic:
         self.pending: deque[Effect] = deque()
         self.closing = False
         """Its TopicDelete is ordered: nothing more may be."""
+        self.frozen: ReadOnly | None = None
+        """Why nothing more may be ordered in this life; None = everything may."""
+        self.stages: TopicStages | None = None
+        """Transactions: open, under way and committed; None = there never was one."""
         self.dirty = True
         """Changed since the last snapshot captured it."""
         self.name_tails: dict[str, object] = {}
@@ -186,6 +207,10 @@ class Topic:
             self.pending.remove(effect)
         if not self.pending and (self.ordered.overlay is not None or effect.config is not None):
             self.ordered = self.published()
+
+    def check_writable(self) -> None:
+        if self.frozen is not None:
+            raise fresh_error(self.frozen)
 
     def wake(self) -> None:
         """Release whoever waits for the next append."""
@@ -260,6 +285,10 @@ class Topic:
     def apply_dedupe(self, key: str, first_seq: int, count: int, ts: int) -> None:
         self.dirty = True
         self.dedupe.add(key, Remembered(first_seq, count, ts))
+
+    def apply_txn(self, row: Committed) -> None:
+        self.dirty = True
+        stages_of(self).memory.add(row)
 
     def apply_ceiling(self, ceiling: int) -> None:
         self.dirty = True

@@ -61,6 +61,11 @@ class Shard:
     """The write under way syncs its file, or the one before it."""
     syncing: bool = False
     failed: WriteFailed | None = None
+    frozen: set[int] = field(default_factory=set)
+    """Lanes in which nothing more completes in this life; no mark does either, for a snapshot must not cover them."""
+    completing: bool = False
+    again: bool = False
+    """Completing has to start over: something that a submission waits for came true meanwhile."""
     refusing: DiskFull | None = None
     dirty_since_ns: int | None = None
     """Monotonic time of the first byte that is written and not synced."""
@@ -88,6 +93,11 @@ class Shard:
         if full:
             self.stats.submit_full += 1
             raise Throttled(f"the queue of WAL shard {self.index} is full; try again", shard=self.index)
+
+    @property
+    def stuck(self) -> bool:
+        """No mark completes here any more."""
+        return self.failed is not None or bool(self.frozen)
 
     def submit(self, submission: Submission) -> Submission:
         submission.shard = self
@@ -274,8 +284,24 @@ class Shard:
         self.waiting.extend(write.submissions)
         self._complete()
 
+    def recheck(self) -> None:
+        """What a submission of this shard waits for may have come true elsewhere."""
+        if self.completing:
+            self.again = True
+        else:
+            self._complete()
+
     def _complete(self) -> None:
         """Complete, in WAL order, every submission whose class is satisfied."""
+        self.completing = self.again = True
+        try:
+            while self.again:
+                self.again = False
+                self._complete_once()
+        finally:
+            self.completing = False
+
+    def _complete_once(self) -> None:
         kept: deque[Submission] = deque()
         blocked: set[int] = set()
         waiting = self.waiting
@@ -284,10 +310,14 @@ class Shard:
             submission = waiting.popleft()
             file = submission.file
             assert file is not None
+            if self.frozen and (submission.barrier or submission.lane in self.frozen):
+                submission.fail(self._frozen_error())
+                continue
             ready = (
                 submission.lane not in blocked
                 and (not submission.needs_sync or submission.end <= file.synced)
                 and (submission.ceiling is None or submission.ceiling())
+                and not (submission.barrier and kept)
             )
             if ready:
                 try:
@@ -369,6 +399,12 @@ class Shard:
         for submission in pending:
             if not submission.settled:
                 submission.fail(failed)
+
+    def _frozen_error(self) -> WriteFailed:
+        return WriteFailed(
+            f"it waits in WAL shard {self.index} behind a commit whose outcome is unknown; reopen the store",
+            shard=self.index,
+        )
 
     def _refuse(self, write: Write) -> None:
         """No next file: what waited fails whole, what was written before stays on its way."""

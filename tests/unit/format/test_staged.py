@@ -36,7 +36,7 @@ def test_head_of_a_part_says_whose_it_is_and_proves_its_frames() -> None:
     assert head.size == len(head.encode())
     assert head.matches(0x1234)
     assert not head.matches(0x1235)
-    assert not PartHead("app@8", *(head.part, head.count, head.bytes, head.digest)).matches(0x1234)
+    assert not PartHead("app@8", *(head.part, head.count, head.frame_bytes, head.digest)).matches(0x1234)
 
 
 def test_head_that_is_cut_or_garbled_is_refused() -> None:

@@ -1,0 +1,50 @@
+"""What a life does with staged parts, and what it was answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.crash.ledger import Batch
+from tests.crash.life import Life
+from topics.broker.staging import Outcome, Staged, StoredPart, work_in_place
+from topics.format.ops import prepare
+from topics.model.config import Durability
+from topics.rules.txns import parse_txn
+from topics.storage.staging import known_commit
+
+
+class StagedLife:
+    """Stages, commits and aborts in a life, written into its ledger."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+
+    @property
+    def cases(self) -> Staged:
+        return Staged(self.life.store)
+
+    def put(self, name: str, txn: str, part: str, count: int = 2, tag: str | None = None) -> StoredPart:
+        """The same part has the same bytes whenever it is put."""
+        texts = [b'"%b %b %d"' % (txn.encode(), part.encode(), index) for index in range(count)]
+        records: list[dict[str, Any]] = [{"data": text, **({"tag": tag} if tag else {})} for text in texts]
+        return work_in_place(self.life.store, self.cases.put(name, txn, part, prepare(records)))
+
+    def commit(self, txn: str, topics: dict[str, list[tuple[str, int]]], query: str = "") -> dict[str, Outcome]:
+        """`topics`: the parts of each and how many records they hold."""
+        store = self.life.store
+        batches: dict[str, Batch] = {}
+        for name, parts in topics.items():
+            told = self.life.told(name)
+            if known_commit(store.topic(name), parse_txn(txn)) is None:
+                texts = [b'"%b %b %d"' % (txn.encode(), part.encode(), i) for part, n in parts for i in range(n)]
+                if texts:
+                    batches[name] = told.send(store.topic(name).ordered.head + 1, texts, None)
+        names = {name: [part for part, _ in parts] for name, parts in topics.items()}
+        done = work_in_place(store, self.cases.commit(txn, names, query))
+        for name, batch in batches.items():
+            assert done[name].first_seq == batch.first, f"{name}: {done[name]} was not expected at {batch.first}"
+            self.life.told(name).ack(batch, Durability.FSYNC)
+        return done
+
+    def abort(self, name: str, txn: str) -> bool:
+        return work_in_place(self.life.store, self.cases.abort(name, txn))
