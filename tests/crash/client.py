@@ -236,6 +236,7 @@ class Client:
             raise Violation(f"append to {instance} evicts through {floor}, expected to evict {sorted(gone)}")
         if gone:
             self.counts["evict by cap"] += 1
+        self.oracle.memory.append(instance.id, records)
         instance.add(Step(change, token, state.durability))
 
     def note_eviction(self, instance: Instance | None, new: list[Record] | None, token: Submission) -> None:

@@ -30,11 +30,11 @@ def manifest_firsts(data: bytes) -> set[int]:
 
 def probe_rot(disk: FakeDisk, rng: Random, options: StoreOptions, clock: Clock) -> bool:
     """Let a frame rot, see the store refuse, and heal it. False if there is no frame to try it with."""
-    rot = _rot_frame(disk, rng)
+    rot = rot_frame(disk, rng)
     if rot is None:
         return False
     path, heal = rot
-    before = _contents(disk)
+    before = contents(disk)
     try:
         open_store(OrderFs(disk, manifest_firsts), ROOT, options, clock, FakeIds(0), contextlib.nullcontext())
     except CorruptFile as error:
@@ -42,34 +42,24 @@ def probe_rot(disk: FakeDisk, rng: Random, options: StoreOptions, clock: Clock) 
             raise Violation(f"rot in {path} is called: {error}") from error
     else:
         raise Violation(f"a rotten frame in {path}, below what was proven synced, is taken for a torn tail")
-    if _contents(disk) != before:
+    if contents(disk) != before:
         raise Violation("a start that was refused changed files")
     heal()
     disk.restart()
     return True
 
 
-def _contents(disk: FakeDisk) -> dict[str, bytes]:
+def contents(disk: FakeDisk) -> dict[str, bytes]:
     return {path: disk.read(path) for path in disk.files() if not path.endswith(".lock")}
 
 
-def _rot_frame(disk: FakeDisk, rng: Random) -> tuple[str, Callable[[], None]] | None:
+def rot_frame(disk: FakeDisk, rng: Random) -> tuple[str, Callable[[], None]] | None:
     """Turn the start of a frame of the WAL into zeros, one that replay needs and that a later mark proves synced.
     Returns the path and what undoes it; None if there is no such frame."""
-    snapshot = _newest_snapshot(disk)
-    if snapshot is None:
-        return None
-    choices: list[tuple[str, int]] = []
-    for key, position in snapshot.positions.items():
-        directory = f"{ROOT}/wal/{key}" if key else f"{ROOT}/wal"
-        for path in disk.files():
-            number = wal_number(path.rpartition("/")[2]) if path.rpartition("/")[0] == directory else None
-            if number is not None and number >= position.file:
-                start = position.offset if number == position.file else 0
-                choices += [(path, offset) for offset in _proven_frames(disk.read(path), number, start)]
+    choices = proven_frames(disk)
     if not choices:
         return None
-    path, offset = rng.choice(choices)
+    path, offset, _ = rng.choice(choices)
     held = disk.read(path)[offset : offset + 4]
     for index, byte in enumerate(held):
         disk.corrupt(path, offset + index, byte)
@@ -81,7 +71,24 @@ def _rot_frame(disk: FakeDisk, rng: Random) -> tuple[str, Callable[[], None]] | 
     return path, heal
 
 
-def _newest_snapshot(disk: FakeDisk) -> Snapshot | None:
+def proven_frames(disk: FakeDisk) -> list[tuple[str, int, int]]:
+    """Path, offset and size of the frames that replay needs and that were proven to be synced."""
+    snapshot = newest_snapshot(disk)
+    if snapshot is None:
+        return []
+    found: list[tuple[str, int, int]] = []
+    for key, position in snapshot.positions.items():
+        directory = f"{ROOT}/wal/{key}" if key else f"{ROOT}/wal"
+        for path in disk.files():
+            number = wal_number(path.rpartition("/")[2]) if path.rpartition("/")[0] == directory else None
+            if number is not None and number >= position.file:
+                data = disk.read(path)
+                start = position.offset if number == position.file else 0
+                found += [(path, at, _frame_size(data, at)) for at in _proven_frames(data, number, start)]
+    return found
+
+
+def newest_snapshot(disk: FakeDisk) -> Snapshot | None:
     for path in sorted((path for path in disk.files() if "/meta/snapshot-" in path), reverse=True):
         try:
             return decode_snapshot(disk.read(path))

@@ -58,6 +58,10 @@ class Profile:
     """How likely a file that can be rebuilt is lost or rots while the store is down."""
     rot_rate: float = 0.1
     """How likely a frame of the WAL rots while the store is down; it is healed once the store has refused."""
+    salvage_rate: float = 0.0
+    """How likely bytes that were synced are spoilt while the store is down, for good: the next start is a salvage."""
+    broken_rate: float = 0.5
+    """How likely the last crash damages bytes that were synced."""
     fault_rate: float = 0.25
     """How likely a life has a disk whose calls fail."""
     faults: tuple[tuple[str, str, str], ...] = ()
@@ -126,6 +130,7 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         power_rate=rng.choice((0.2, 0.6, 0.6, 1.0)),
         mid_call_rate=rng.choice((0.2, 0.5, 0.9)),
         open_crash_rate=rng.choice((0.0, 0.2, 0.5)),
+        salvage_rate=rng.choice((0.0, 0.0, 0.0, 0.3)),
         fault_rate=rng.choice((0.0, 0.0, 0.0, 0.7)),
     )
     return replace(profile, **(fixed or {}))

@@ -9,20 +9,23 @@ engine works without its lock, every file call is a point at which others may ru
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from tests.crash.client import Client
+from tests.crash.device import check_broken
 from tests.crash.machine import SimulatedDisk, SimulatedLock
 from tests.crash.probe import ROOT, manifest_firsts, probe_rot
 from tests.crash.profile import Profile, draw_profile
 from tests.crash.readers import slow_read
+from tests.crash.salvage import Damage, check_refused, spoil_proven
 from tests.crash.trouble import draw_faults, note_torn_batches, spoil
 from tests.crash.workers import Workers
 from topics.host.fs import Fs
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, TopicsError
 from topics.storage.opening import open_store
+from topics.storage.options import StoreOptions
 from topics.storage.store import Store
 from topics.storage.submission import WaitFirst
 from topics.storage.topic import Topic
@@ -75,6 +78,8 @@ class Simulation:
         self.clean = False
         self.fallback = False
         """The newest snapshot rotted since."""
+        self.damage: Damage | None = None
+        """What was spoilt since, below a proven sync: the next start is a salvage."""
         self.life = 0
         self.crashes = 0
         self.checkpoints = 0
@@ -105,12 +110,30 @@ class Simulation:
         self.disk.restart()
         self.open(final=True)
         self.counts["recovered twice"] += 1
+        if self.rng.random() < self.profile.broken_rate:
+            self._break_device()
+
+    def _break_device(self) -> None:
+        """One more life, whose power cut keeps no promise about synced bytes."""
+        profile = self.profile
+        self.profile = replace(
+            profile, power_rate=1.0, clean_rate=0.0, fallback_rate=0.0, derived_rate=0.0, rot_rate=0.0, salvage_rate=0.0
+        )
+        self.disk.keep_synced = False
+        self.live()
+        self.disk.keep_synced = True
+        options = profile.options(self.life)
+        check_broken(self.disk, options, self.clock, self.oracle.memory, self.counts)
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open(self, final: bool = False) -> None:
         rng, profile = self.rng, self.profile
         options = profile.options(self.life)
+        damage, interrupted = self.damage, False
+        if damage is not None or rng.random() < profile.salvage_rate / 2:
+            options = replace(options, recovery="salvage")
+            self.counts["salvage without damage"] += damage is None
         for attempt in range(6):
             crash_in_open = not final and attempt < 3 and rng.random() < profile.open_crash_rate
             if crash_in_open:
@@ -129,12 +152,13 @@ class Simulation:
             except PowerOff:
                 self._crashed("open", kind)
                 self.disk.restart()
+                interrupted = True
                 continue
             except (StorageError, DiskFull) as error:
                 if self.faults is None or not self.faults.fired:
                     raise Violation(f"the store does not open: {error}") from error
                 self.counts["open failed by a fault"] += 1
-                self.doubt = True
+                self.doubt = interrupted = True
                 self.disk.crash_at(None)
                 self.disk.restart()
                 continue
@@ -149,6 +173,8 @@ class Simulation:
             self.doubt = self.doubt or bool(self.faults.fired)
             self.faults.heal()
         self._note_layout(options.wal_shards)
+        if damage is not None and not interrupted and not any(damage.path in line for line in self._store().report):
+            raise Violation(f"{damage.what}, {damage.path}, was salvaged in silence: {self._store().report}")
         self._check_opened()
 
     def _note_layout(self, shards: int) -> None:
@@ -161,13 +187,21 @@ class Simulation:
         store = self._store()
         skip: Skip = "either" if self.doubt else "reported" if self.power else "silent"
         views = view_store(store)
-        self.oracle.check_recovered(views, power=self.power, skip=skip, clean=self.clean, fallback=self.fallback)
+        damage, self.damage = self.damage, None
+        self.oracle.check_recovered(
+            views,
+            power=self.power,
+            skip=skip,
+            clean=self.clean,
+            fallback=self.fallback,
+            damaged=damage.topics if damage is not None else frozenset(),
+        )
         routes = view_routes(store)
         self.counts["router over a crash"] += len(routes) if self.power or self.killed else 0
-        why = self.oracle.routers.check_recovered(routes, views)
+        why = self.oracle.routers.check_recovered(routes, views, damage is not None and damage.routers)
         if why is not None:
             raise Violation(why)
-        if store.report and not self.counts_allow(store.report):
+        if store.report and damage is None and not self.counts_allow(store.report):
             raise Violation(f"recovery reports {store.report}")
         self.power = self.killed = self.doubt = self.clean = self.fallback = False
         self.serial = self.client.serial if self.client is not None else 0
@@ -271,6 +305,14 @@ class Simulation:
         if self.rng.random() < self.profile.rot_rate:
             options = self.profile.options(self.life + 1)
             self.counts["rot below proven sync"] += probe_rot(self.disk, self.rng, options, self.clock)
+        if self.rng.random() < self.profile.salvage_rate:
+            self._damage(self.profile.options(self.life + 1))
+
+    def _damage(self, options: StoreOptions) -> None:
+        damage = spoil_proven(self.disk, self.rng)
+        if damage is not None and check_refused(self.disk, damage, options, self.clock):
+            self.damage = damage
+            self.counts[f"salvage of {damage.what}"] += 1
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from tests.crash.life import Life
 from tests.unit.broker.routed import Routed
 from topics.format.ops import prepare
 from topics.model.config import make_config
-from topics.model.errors import TopicsError
+from topics.model.errors import CorruptFile, TopicsError
 from topics.storage.submission import WaitFirst
+from topics.storage.tail import ENTRY_SIZE
 from topics.testing.disk import PowerOff
 from topics.testing.faults import Fault
 
@@ -203,3 +204,77 @@ def test_trim_that_only_ram_knew_of_is_still_said_once_the_topic_has_left_ram() 
     assert told == [(1, 2, "source_trim"), (3, 3, "restart")]
     routed.kill()
     assert routed.gaps("b") == told
+
+
+def test_salvage_interrupted_between_its_snapshots_meets_no_damage_in_a_fallback() -> None:
+    """At every file call of the salvage."""
+    first = Life()
+    first.open()
+    first.create("t", durability="fsync")
+    fill(first, "t", 2)
+    assert first.store.checkpoint()
+    fill(first, "t", 1)
+    path = max(path for path in first.disk.files() if path.endswith(".log"))
+    fill(first, "t", 2)
+    first.kill()
+    assert first.disk.read(path).count(b'"d"') > 2
+    offset = first.disk.read(path).index(b'"000003"')
+    first.disk.corrupt(path, offset)
+    call = first.disk.calls
+    while True:
+        call += 1
+        life = first.clone()
+        life.disk.crash_at(call, "kill")
+        try:
+            life.open(recovery="salvage")
+        except PowerOff:
+            life.disk.restart()
+            life.open()
+        else:
+            break
+        assert life.gaps("t") == [(3, 3, "corrupt")]
+        fill(life, "t", 1)
+        life.kill()
+        snapshots = [path for path in life.disk.files() if "/meta/snapshot-" in path and path.endswith(".bin")]
+        life.disk.corrupt(snapshots[-1], 40)
+        life.open(recovery="strict")
+        assert life.seqs("t") == [1, 2, 4, 5, 6]
+
+
+def test_salvage_says_what_it_lost_in_front_of_seqs_that_a_crash_had_skipped() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="disk")
+    fill(life, "t", 2)
+    fill(life, "t", 1)
+    life.sync()
+    path = max(path for path in life.disk.files() if path.endswith(".log"))
+    life.power_cut()
+    life.open()
+    assert life.seqs("t") == [1, 2, 3]
+    skipped = life.gaps("t")
+    life.kill()
+    for payload in (b'"000001"', b'"000002"', b'"000003"'):
+        life.disk.corrupt(path, life.disk.read(path).index(payload))
+    with pytest.raises(CorruptFile):
+        life.open()
+    life.open(recovery="salvage")
+    assert life.seqs("t") == []
+    assert life.gaps("t") == [(1, 3, "corrupt"), *skipped]
+
+
+def test_short_index_beside_a_damaged_segment_is_read_no_further_than_it_goes() -> None:
+    life = Life(segment_max_events=20)
+    life.open()
+    life.create("t", durability="fsync")
+    fill(life, "t", 4)
+    assert life.store.checkpoint()
+    life.kill()
+    data = next(path for path in life.disk.files() if path.endswith(".data"))
+    life.disk.corrupt(data, life.disk.read(data).index(b'"000002"'))
+    index = life.disk.open(data.replace(".data", ".idx"), write=True)
+    index.truncate(ENTRY_SIZE * 3 + 5)
+    index.sync()
+    life.open()
+    assert life.seqs("t") == [1, 3]
+    assert life.gaps("t") == [(2, 2, "corrupt"), (4, 4, "corrupt")]

@@ -72,6 +72,13 @@ EXPECTED = (
     "router pass over a trim",
     "router pass without a copy",
     "router over a crash",
+    "salvage of a rotten frame",
+    "salvage of a lost segment",
+    "salvage of a shortened segment",
+    "salvage without damage",
+    "cut: synced_damaged",
+    "broken device: opened",
+    "broken device: refused",
 )
 
 

@@ -62,12 +62,12 @@ def note_torn_batches(disk: FakeDisk, counts: Counter[str]) -> None:
 def spoil(disk: FakeDisk, rng: Random, profile: Profile, counts: Counter[str], shards: int) -> None:
     """Damage, between two lives, what the store promises to survive without."""
     if rng.random() < profile.fallback_rate:
-        _spoil_snapshot(disk, rng, counts, shards)
+        _spoil_snapshot(disk, rng, profile, counts, shards)
     if rng.random() < profile.derived_rate:
         _spoil_derived(disk, rng, counts)
 
 
-def _spoil_snapshot(disk: FakeDisk, rng: Random, counts: Counter[str], shards: int) -> None:
+def _spoil_snapshot(disk: FakeDisk, rng: Random, profile: Profile, counts: Counter[str], shards: int) -> None:
     paths = [path for path in disk.files() if "/meta/snapshot-" in path and path.endswith(".bin")]
     valid: list[tuple[str, Snapshot]] = []
     for path in paths:
@@ -78,6 +78,8 @@ def _spoil_snapshot(disk: FakeDisk, rng: Random, counts: Counter[str], shards: i
     if len(valid) < 2:
         return
     (_, older), (path, newest) = valid[-2:]
+    if newest.half and profile.salvage_rate:
+        return  # the other one may lead to damage: until the twin of this one is written there is none to spare
     quarantined = [path for path in disk.files() if "/quarantine/snapshot-" in path]
     if quarantined and max(quarantined).rpartition("/")[2] > f"snapshot-{older.id:016d}":
         return  # one rotten snapshot is survivable: until two more were written there is no second one to spare

@@ -108,6 +108,9 @@ class SnapshotHead(msgspec.Struct, kw_only=True):
     verdicts: list[VerdictRow] = []
     dropped: list[int] = []
     """Topics that ended and whose files may still be there: the frame that ended them may lie below the positions."""
+    half: bool = False
+    """The first of two that are written one behind the other, because the one before them is not to be fallen back to.
+    Found as the newest, both are still to be written."""
 
 
 class Snapshot(SnapshotHead, kw_only=True):
@@ -131,6 +134,7 @@ def encode_snapshot(head: SnapshotHead, rows: list[bytes]) -> bytes:
         id=head.id,
         ts=head.ts,
         clean=head.clean,
+        half=head.half,
         next_topic_id=head.next_topic_id,
         next_wal=head.next_wal,
         shards=head.shards,

@@ -152,14 +152,15 @@ class Handles:
     def _hinted(self, segment: Segment, data: memoryview, start: int) -> bytes:
         """Entries from `start` on, behind a damaged frame. The `.idx` as it lies there is not trusted, but what it says
         is tried: where a whole frame of the right seq lies, only the damaged ones are lost."""
-        size = segment.count * ENTRY.size
         try:
-            hints = read_exact(self._open(segment.path("idx")), 0, size)
+            file = self._open(segment.path("idx"))
+            listed = min(segment.count, file.size() // ENTRY.size)
+            hints = read_exact(file, 0, listed * ENTRY.size)
         except (OSError, EOFError, StorageError):
             return _BAD_ENTRY * (segment.count - start)
         kept: list[bytes] = []
         for index in range(start, segment.count):
-            entry = hints[index * ENTRY.size : (index + 1) * ENTRY.size]
+            entry = hints[index * ENTRY.size : (index + 1) * ENTRY.size] or _BAD_ENTRY
             offset, length, _ts, flags, _accounted = ENTRY.unpack(entry)
             hole = flags & _HOLE_FLAG and not length
             whole = length and offset + length <= segment.data_len

@@ -79,7 +79,7 @@ def _initialise(store: Store) -> None:
     store.snapshots.kept.clear()
 
 
-def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
+def _head(store: Store, positions: dict[str, Position], half: bool = False) -> SnapshotHead:
     return SnapshotHead(
         id=0,
         ts=store.clock.now_ms(),
@@ -90,6 +90,7 @@ def _head(store: Store, positions: dict[str, Position]) -> SnapshotHead:
         positions=positions,
         routers=store.routers.rows,
         verdicts=store.staging.verdict_rows,
+        half=half,
     )
 
 
@@ -106,8 +107,10 @@ def _recover(store: Store, tell: Tell) -> None:
     repair(fs, paths, found, salvage)
     store.report = found.report
     _adopt(store, found)
-    if found.snapshot.shards != options.wal_shards or found.damage or not _both_list_layout(store):
-        # Damage that salvage went past must not be met again: positions move behind it, as in a change of layout.
+    if found.snapshot.shards != options.wal_shards or found.damage or found.snapshot.half:
+        # Damage that salvage went past must not be met again: positions move behind it, as in a change of layout. An
+        # earlier start may have been interrupted between the two snapshots, and left one behind to fall back to that
+        # misses every group of the new layout, or meets the damage.
         _change_layout(store)
         found.recovered.announce.clear()
         found.recovered.cut_back.clear()
@@ -120,18 +123,6 @@ def _store_id(text: bytes, paths: Paths) -> str:
     if len(lines) < 2 or not (lines[1].isascii() and lines[1].isalnum()):
         raise CorruptFile(paths.format, 0, "its second line is not the id of a store")
     return lines[1]
-
-
-def _both_list_layout(store: Store) -> bool:
-    """False after a change of layout that was interrupted between its two snapshots: falling back to the older one
-    would then miss every group of the new layout."""
-    shards = store.options.wal_shards
-    layout = {group_key(index, shards) for index in range(shards)}
-    snapshots = store.snapshots
-    return all(
-        layout <= positions.keys() and snapshots.layouts[number] == store.options.wal_shards
-        for number, positions in snapshots.kept[-2:]
-    )
 
 
 def _adopt(store: Store, found: Found) -> None:
@@ -167,8 +158,8 @@ def _change_layout(store: Store) -> None:
     end = Position(store.numbers.next, 0)
     layout = [group_key(i, store.options.wal_shards) for i in range(store.options.wal_shards)]
     store.positions = dict.fromkeys([*store.positions, *layout], end)
-    for _ in range(2):
-        store.snapshots.write(_head(store, store.positions), list(store.rows.values()))
+    for half in (True, False):
+        store.snapshots.write(_head(store, store.positions, half), list(store.rows.values()))
 
 
 def _start_shards(store: Store, found: Found) -> None:

@@ -300,6 +300,8 @@ class Replay:
                 topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
         elif frame.kind == Kind.LOST_RANGE:
             lost = self.body(read, frame, LostRange)
+            if lost.first > topic.head + 1:
+                self._jump(read, topic, topic.head + 1, lost.first, frame.offset)
             topic.apply_lost(lost.first, lost.last, LostReason(lost.reason))
         elif frame.kind == Kind.CONFIG_UPDATE:
             topic.apply_config(self._config(read, frame, self.body(read, frame, TopicCreate)))

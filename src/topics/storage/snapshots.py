@@ -19,8 +19,6 @@ class Snapshots:
         self.next_id = 1
         self.kept: list[tuple[int, dict[str, Position]]] = []
         """(id, positions) of those that were verified, oldest first."""
-        self.layouts: dict[int, int] = {}
-        """By id, how many shards the WAL had when it was written."""
         self.last_size = 0
 
     def load(self) -> tuple[Snapshot | None, list[tuple[str, str]]]:
@@ -42,7 +40,6 @@ class Snapshots:
                 continue
             newest = snapshot
             self.kept.append((number, snapshot.positions))
-            self.layouts[number] = snapshot.shards
         return newest, bad
 
     def _names(self) -> list[str]:
@@ -60,13 +57,11 @@ class Snapshots:
             raise CorruptFile(path, 0, "what was read back is not what was written")
         self.last_size = len(data)
         self.kept.append((number, head.positions))
-        self.layouts[number] = head.shards
         self._prune()
 
     def _prune(self) -> None:
         del self.kept[:-2]
         keep = {number for number, _ in self.kept}
-        self.layouts = {number: shards for number, shards in self.layouts.items() if number in keep}
         for name in self._names():
             number = snapshot_number(name)
             if number is not None and number not in keep and number < self.next_id:

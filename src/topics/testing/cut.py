@@ -14,6 +14,7 @@ how it wants to be, and then the details.
 
 With `keep_synced` (the promise of a sane device) damage touches changed bytes only: a byte that was made durable and
 has that same value now keeps it, also in the middle of a garbled sector. A rewrite of equal bytes is thus harmless.
+Without it damage takes the whole sector, and now and then some in front of it.
 """
 
 from __future__ import annotations
@@ -177,7 +178,9 @@ class Cut:
         if self._keep_synced:
             positions = [at for start, end in parts for at in range(start, end) if not _unchanged(node, at, at + 1)]
         else:
-            positions = list(range(index * node.sector, min((index + 1) * node.sector, len(survived))))
+            first_hit = max(index - rng.choice((0, 0, 1, 4)), 0)
+            positions = list(range(first_hit * node.sector, min((index + 1) * node.sector, len(survived))))
+            self._counters["synced_damaged"] += any(_unchanged(node, at, at + 1) for at in positions)
         if fate == "garbled":
             positions = rng.sample(positions, min(len(positions), rng.randint(1, _GARBLED_BYTES_MAX)))
         for at in positions:

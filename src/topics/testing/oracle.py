@@ -20,6 +20,7 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.record import Gap, GapReason, Record
 from topics.storage.submission import State as TokenState
 from topics.storage.submission import Submission
+from topics.testing.honest import Memory, dishonest, state_of
 from topics.testing.plain import Appended, Change, Created, Deleted, Dropped, Evicted, Missed, Progress, State, fold
 from topics.testing.routes import RouterOracle, progress_difference
 from topics.testing.view import View
@@ -163,12 +164,14 @@ class Oracle:
         self.names: dict[str, Instance] = {}
         """Name -> the instance that the next operation on it goes to."""
         self.routers = RouterOracle()
+        self.memory = Memory()
 
     # -- while the store runs ------------------------------------------------------------------------------------------
 
     def create(self, name: str, config: TopicConfig, token: Submission) -> Instance:
         instance = Instance(name, token.lane)
         self.instances[instance.id] = instance
+        self.memory.create(instance.id, name)
         instance.add(Step(Created(config), token))
         self.names[name] = instance
         return instance
@@ -216,17 +219,28 @@ class Oracle:
     # -- after a restart -----------------------------------------------------------------------------------------------
 
     def check_recovered(
-        self, views: dict[int, View], *, power: bool, skip: Skip, clean: bool = False, fallback: bool = False
+        self,
+        views: dict[int, View],
+        *,
+        power: bool,
+        skip: Skip,
+        clean: bool = False,
+        fallback: bool = False,
+        damaged: frozenset[int] = frozenset(),
     ) -> None:
-        """Compare what recovery gave with every state it may give, and go on from the one it chose."""
+        """Compare what recovery gave with every state it may give, and go on from the one it chose. Of the topics of
+        `damaged` bytes were spoilt that had been synced."""
         self.settle()
+        self._accept(views, damaged)
         for topic_id in views:
-            if topic_id not in self.instances:
+            if topic_id not in self.instances and topic_id not in damaged:
                 raise Violation(f"recovery invented the topic {views[topic_id].name!r} (id {topic_id})")
         newest: dict[str, int] = {}
         for view in views.values():
             newest[view.name] = max(newest.get(view.name, 0), view.id)
         for instance in list(self.instances.values()):
+            if instance.id in damaged:
+                continue
             found = views.get(instance.id)
             if found is None:
                 replaced = newest.get(instance.name, 0) > instance.id
@@ -240,6 +254,20 @@ class Oracle:
         self.names = {instance.name: instance for instance in self.instances.values()}
         if len(self.names) != len(self.instances):
             raise Violation("recovery gave two topics of one name")
+
+    def _accept(self, views: dict[int, View], damaged: frozenset[int]) -> None:
+        """Whatever honest state damage has left is the one to go on from."""
+        for topic_id in damaged:
+            if topic_id in self.instances:
+                self._forget(self.instances[topic_id])
+            view = views.get(topic_id)
+            if view is None:
+                continue
+            why = dishonest(view, self.memory)
+            if why is not None:
+                raise Violation(f"topic {view.name!r} (id {view.id}), salvaged: {why}")
+            instance = self.instances[topic_id] = Instance(view.name, topic_id)
+            self._adopt(instance, state_of(view), view)
 
     def _check_absent(self, instance: Instance, power: bool, replaced: bool) -> None:
         if any(isinstance(step.change, Dropped) for step in instance.steps) or instance.dropped:

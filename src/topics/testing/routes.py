@@ -69,8 +69,13 @@ class RouterOracle:
         wanted = self.live(topics)
         return None if found == wanted else f"the routers are {found}, expected {wanted}"
 
-    def check_recovered(self, found: dict[str, Route], topics: Container[int]) -> str | None:
-        """Every change that was acknowledged is there, and perhaps some behind them."""
+    def check_recovered(self, found: dict[str, Route], topics: Container[int], damaged: bool = False) -> str | None:
+        """Every change that was acknowledged is there, and perhaps some behind them. `damaged`: the list was spoilt."""
+        if damaged:
+            ids = {route.id for route in found.values()}
+            self.starts = {router_id: start for router_id, start in self.starts.items() if router_id in ids}
+            self.adopt(found)
+            return None
         least = max((at for at, step in enumerate(self.steps, 1) if step.token.state == TokenState.DONE), default=0)
         choices = [_fold(self.base, self.steps[:taken], topics) for taken in range(least, len(self.steps) + 1)]
         self.adopt(found)

@@ -56,6 +56,19 @@ def test_damage_may_reach_synced_bytes_of_the_same_sector_if_the_promise_is_drop
     assert hit > 5
 
 
+def test_damage_may_reach_sectors_in_front_if_the_promise_is_dropped() -> None:
+    hit = 0
+    for seed in SEEDS:
+        disk = FakeDisk(seed, keep_synced=False)
+        file = file_on(disk, "/a", b"s" * 2048)
+        write_all(file, 1600, [b"u" * 200])
+        cut(disk)
+        hit += disk.read("/a")[:1536] != b"s" * 1536
+        counted = disk.counters["synced_damaged"]
+        assert counted or disk.read("/a")[:1536] == b"s" * 1536
+    assert hit
+
+
 def test_writing_durable_bytes_again_puts_them_at_no_risk() -> None:
     for seed in SEEDS:
         disk = FakeDisk(seed)

@@ -1,0 +1,98 @@
+"""Damage that a store refuses to start on, and salvage: what it keeps, what it says, and that all is whole again."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from random import Random
+
+from tests.crash.probe import ROOT, contents, manifest_firsts, newest_snapshot, proven_frames
+from topics.format.frame import BadFrame, Kind, decode_frame
+from topics.host.clock import Clock
+from topics.model.errors import CorruptFile
+from topics.storage.opening import open_store
+from topics.storage.options import StoreOptions
+from topics.storage.paths import Paths
+from topics.testing.disk import FakeDisk
+from topics.testing.ids import FakeIds
+from topics.testing.oracle import Violation
+from topics.testing.order import OrderFs
+
+_ROUTERS = (Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was spoilt below a proven sync."""
+
+    what: str
+    path: str
+    topics: frozenset[int]
+    """Whose frames lie there: of them only honesty is asked."""
+    routers: bool = False
+    """So do frames of routers."""
+
+
+def spoil_proven(disk: FakeDisk, rng: Random) -> Damage | None:
+    """Damage bytes that were synced and that a start needs; None if there are none."""
+    return rng.choice((_rot, _rot, _lose_segment))(disk, rng)
+
+
+def _rot(disk: FakeDisk, rng: Random) -> Damage | None:
+    choices = proven_frames(disk)
+    if not choices:
+        return None
+    path, offset, size = rng.choice(choices)
+    damage = _of_file("a rotten frame", disk, path)
+    disk.corrupt(path, offset + rng.randrange(size), 1 + rng.randrange(255))
+    return damage
+
+
+def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
+    data = disk.read(path)
+    topics: set[int] = set()
+    routers, at = False, 0
+    with contextlib.suppress(BadFrame):
+        while True:
+            frame = decode_frame(data, at, len(data))
+            topics.add(frame.topic_id)
+            routers = routers or frame.kind in _ROUTERS
+            at = frame.end
+    return Damage(what, path, frozenset(topics - {0}), routers)
+
+
+def _lose_segment(disk: FakeDisk, rng: Random) -> Damage | None:
+    snapshot = newest_snapshot(disk)
+    rows = [(row.id, segment) for row in snapshot.topics for segment in row.segments] if snapshot is not None else []
+    if not rows:
+        return None
+    topic_id, segment = rng.choice(rows)
+    path = f"{Paths(ROOT).topic(topic_id)}/seg-{segment.first:016d}.data"
+    if path not in disk.files():
+        return None
+    if rng.random() < 0.5:
+        disk.remove(path)
+        disk.sync_dir(path.rpartition("/")[0])
+        return Damage("a lost segment", path, frozenset((topic_id,)))
+    file = disk.open(path, write=True)
+    file.truncate(rng.randrange(max(segment.data_len, 1)))
+    file.sync()
+    return Damage("a shortened segment", path, frozenset((topic_id,)))
+
+
+def check_refused(disk: FakeDisk, damage: Damage, options: StoreOptions, clock: Clock) -> bool:
+    """A strict start on it names the file and changes nothing. False: a segment was spoilt that nobody needs."""
+    twin = disk.clone()
+    before = contents(twin)
+    strict = replace(options, recovery="strict")
+    try:
+        open_store(OrderFs(twin, manifest_firsts), ROOT, strict, clock, FakeIds(0), contextlib.nullcontext())
+    except CorruptFile as error:
+        if error.facts.get("path") != damage.path:
+            raise Violation(f"{damage.what}, {damage.path}, is called: {error}") from error
+        if contents(twin) != before:
+            raise Violation("a start that was refused changed files") from error
+        return True
+    if damage.what == "a rotten frame":
+        raise Violation(f"{damage.what} in {damage.path}, below what was proven synced, is taken for a torn tail")
+    return False
