@@ -66,8 +66,7 @@ def test_golden_bytes_of_a_part_stay_the_same(ops: ModuleType) -> None:
     prepared = ops.prepare([{"data": {"n": 1}, "tag": "t", "node": "n"}])
     frames = ops.stage_frames(prepared.frames, prepared.entries, 1)
     assert frames.hex() == (
-        "310000000300000000000000000000000000000000010001000d0000006e74"
-        "7b2264223a7b226e223a317d7ddc6fa2a74937b90000"
+        "310000000300000000000000000000000000000000010001000d0000006e747b2264223a7b226e223a317d7ddc6fa2a74937b90000"
     )
     head = make_head("txn", "part", 1, len(frames), ops.xxh3_64(frames)).encode()
     assert head.hex() == "0300000074786e0400000070617274010000003500000000000000480ebea13c1b3bfd"
