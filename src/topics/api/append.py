@@ -19,7 +19,7 @@ from topics.broker.steps import Steps
 from topics.format.ops import prepare, prepare_body
 from topics.format.prepared import Prepared
 from topics.model import limits
-from topics.model.config import TopicConfig
+from topics.model.config import TopicConfig, check_numbers
 from topics.model.errors import BatchTooLarge, Forbidden, InvalidRecord, InvalidRequest, UnsupportedMediaType
 from topics.storage.append import Append
 
@@ -117,7 +117,8 @@ def prepared_of(body: AppendIn, checked: bool, batch: Prepared | None, key: str 
 
 
 def check_new_config(service: Service, call: Call, name: str, config: TopicConfig) -> None:
-    """The config of a topic that this append would make needs admin; of one that exists it is ignored."""
+    """The config of a topic that this append would make needs admin; of one that exists it is ignored, if it is one."""
+    check_numbers(config)
     if service.broker.exists(name):
         return
     if not call.key.may(Scope.ADMIN):

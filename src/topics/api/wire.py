@@ -219,6 +219,14 @@ def _deep(body: bytes, names: tuple[bytes, ...]) -> tuple[bytes, bool]:
 _TAKEN_APART_MAX: Final = 2 * limits.RECORD_BYTES
 
 
+class _RecordsText(Struct):
+    records: Raw
+
+
+_RECORDS_TEXT: Final = msgspec.json.Decoder(_RecordsText)
+_RAWS: Final = msgspec.json.Decoder(list[Raw])
+
+
 class _Pairs(list[tuple[str, Any]]):
     """An object with all its members, repeated ones too."""
 
@@ -226,11 +234,12 @@ class _Pairs(list[tuple[str, Any]]):
 def _members(text: bytes) -> Any:
     """Every object with all its members. Numbers stay text: Python refuses to read those of thousands of digits.
 
-    What is a byte in the body may be 50 in memory, so a large body is not taken apart: whoever sends one writes the
-    names of its fields plainly, and once."""
+    What is a byte in the body may be 50 in memory, so a large text is not taken apart: whoever sends more than a record
+    may hold in one piece writes the names of its fields plainly, and once."""
     if len(text) > _TAKEN_APART_MAX:
         raise InvalidRequest(
-            f"in more than {_TAKEN_APART_MAX} bytes no field may come twice, and field names may have no escapes"
+            f"in one record, or beside the records, of more than {_TAKEN_APART_MAX} bytes no field may come twice, "
+            "and field names may have no escapes"
         )
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
@@ -239,7 +248,14 @@ def _members(text: bytes) -> Any:
 
 
 def _check_repeats(text: bytes, shape: type[Struct]) -> None:
-    """Refuse a known field that comes twice. Rare and slow: the whole body as Python objects."""
+    """Refuse a known field that comes twice. Rare and slow: the whole body as Python objects, a large one in pieces."""
+    if issubclass(shape, AppendIn) and len(text) > _TAKEN_APART_MAX:
+        records = bytes(_RECORDS_TEXT.decode(text).records)
+        for record in _RAWS.decode(records):
+            _, doubtful = compact_body(bytes(record), DEPTH_LIMIT, _RECORD_NAMES)
+            if doubtful:
+                _refuse_repeats(_members(bytes(record)), RecordIn)
+        text = text.replace(records, b"[]", 1)
     body = _members(text)
     _refuse_repeats(body, shape)
     if issubclass(shape, AppendIn):

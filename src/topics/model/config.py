@@ -106,14 +106,19 @@ def _bad_value(fields: dict[str, Any], why: str) -> InvalidRequest:
 
 
 def check_config(config: TopicConfig) -> None:
+    check_numbers(config)
+    if config.dead_letter is not None:
+        check_topic_name(config.dead_letter, "config field 'dead_letter'")
+
+
+def check_numbers(config: TopicConfig) -> None:
+    """What the decoder lets through: it knows whole numbers, not how large they may be."""
     for field in _U64:
         value = getattr(config, field)
         if not 0 <= value < 1 << 64:
             raise InvalidRequest(f"config field {field!r} is {value}; it must be {_ALLOWED[field]}")
     if config.priority is not None and not -(1 << 31) <= config.priority < 1 << 31:
         raise InvalidRequest(f"config field 'priority' is {config.priority}; it must fit in 32 bits")
-    if config.dead_letter is not None:
-        check_topic_name(config.dead_letter, "config field 'dead_letter'")
 
 
 def check_topic_name(name: str, what: str = "topic name") -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.contract.http.client import JSON, Api, InProcess
+from tests.contract.http.client import JSON, Api, InProcess, Reply
 from tests.contract.http.inprocess import Engine
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -24,6 +24,29 @@ def arrow_bytes(columns: dict[str, Any]) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()
+
+
+def test_large_body_may_name_its_unknown_fields_as_it_likes(api: Api, topic: str) -> None:
+    def sent(record: str, beside: str = "") -> Reply:
+        records = ",".join(record % (number, "x" * 900_000) for number in range(3))
+        body = f'{{{beside}"records":[{records}]}}'.encode()
+        return api.call("POST", f"/v0/topics/{topic}", body, {"content-type": "application/json"})
+
+    assert sent('{"data":%d,"\\u0061":1,"a":2,"a":"%s"}').status == 201
+    assert sent('{"d\\u0061ta":%d,"meta":{"a":1,"a":2},"x":[{"data":1,"data":2}],"y":"%s"}').status == 200
+    assert sent('{"data":%d,"y":"%s"}', '"t\\u0061g":1,"tag":2,"n\\u006fde":"n",').status == 200
+    assert [record["data"] for record in api.diff(topic).json["records"]] == [0, 1, 2] * 3
+    assert sent('{"data":%d,"d\\u0061ta":1,"y":"%s"}').problem == (400, "invalid_request")
+    assert sent('{"data":%d,"y":"%s"}', '"node":"a","n\\u006fde":"n",').problem == (400, "invalid_request")
+    assert sent('{"data":%d,"y":"%s"}', '"records":[],').problem == (400, "invalid_request")
+
+
+def test_config_of_an_append_has_to_be_one_even_where_it_is_ignored(api: Api, topic: str) -> None:
+    api.append(topic, 1)
+    for config in ({"ttl_ms": -1}, {"cap_records": 1 << 64}, {"priority": 1 << 31}, {"type": "x"}, {"durable": None}):
+        assert api.append(topic, 2, config=config).problem == (400, "invalid_request"), config
+    assert api.append(topic, 2, config={"cap_records": 1, "dead_letter": "not a name"}).status == 200
+    assert api.state(topic)["config"]["cap_records"] == 0
 
 
 def test_append_creates_the_topic_and_says_so(api: Api, topic: str) -> None:
