@@ -301,7 +301,7 @@ class Replay:
         elif frame.kind == Kind.LOST_RANGE:
             lost = self.body(read, frame, LostRange)
             if lost.first > topic.head + 1:
-                self._jump(read, topic, topic.head + 1, lost.first, frame.offset)
+                self.jump(read, topic, topic.head + 1, lost.first, frame.offset)
             topic.apply_lost(lost.first, lost.last, LostReason(lost.reason))
         elif frame.kind == Kind.CONFIG_UPDATE:
             topic.apply_config(self._config(read, frame, self.body(read, frame, TopicCreate)))
