@@ -394,7 +394,7 @@ def snapshot_captured_after_the_mark(patches: Patches) -> None:
     def run(self: checkpoint.Checkpoint) -> bool:
         now = self.store.clock.now_ms()
         for index, cut in enumerate(self.cuts):
-            late = capture(cut.topic, now)
+            late = capture(cut.topic, now, self.store.clock.monotonic_ns() // 1_000_000)
             late.pieces, late.copy_through = cut.pieces, cut.copy_through
             self.cuts[index] = late
         return real(self)

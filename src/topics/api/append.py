@@ -142,10 +142,20 @@ def _prepare(records: list[RecordIn], node: str | None, checked: bool, most: int
     if len(records) > most:
         raise BatchTooLarge(f"{len(records)} records are more than the {most} of one append")
     _check_key(key)
-    for index, record in enumerate(records):
-        if record.delay_ms is not msgspec.UNSET:
-            raise InvalidRecord(index, "'delay_ms' belongs to queues, and queues are not served yet")
-    return prepare(records, default_node=node, checked=checked, strict_fields=False)  # type: ignore[arg-type]
+    prepared = prepare(records, default_node=node, checked=checked, strict_fields=False)  # type: ignore[arg-type]
+    if any(record.delay_ms is not msgspec.UNSET for record in records):
+        prepared.delays = [_delay(index, record) for index, record in enumerate(records)]
+    return prepared
+
+
+def _delay(index: int, record: RecordIn) -> int:
+    delay_ms = record.delay_ms
+    if delay_ms is msgspec.UNSET:
+        return 0
+    # Arrow columns come with types of their own.
+    if not isinstance(delay_ms, int) or isinstance(delay_ms, bool) or not 0 <= delay_ms <= limits.DELAY_MS:
+        raise InvalidRecord(index, f"'delay_ms' is not a number of 0..{limits.DELAY_MS}")
+    return delay_ms
 
 
 def _check_key(key: str | None) -> None:

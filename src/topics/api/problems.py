@@ -45,6 +45,7 @@ DETAIL: Final[dict[type[TopicsError], tuple[str, ...]]] = {
         "topic", "existing_type", "requested_type", "router", "reason", "existing_source", "existing_dest",
     ),
     errors.TopicNotEmpty: ("topic", "count"),
+    errors.NotAQueue: ("topic",),
     errors.TopicFull: ("topic", "cap_records", "cap_bytes", "head_seq", "earliest_seq"),
     errors.Throttled: ("limit", "max"),
     errors.ReadOnly: ("shard", "since"),

@@ -7,13 +7,41 @@ from typing import Final
 
 import msgspec
 
-from topics.api import admin, append, diff, history, lookups, probes, routers, segments, stats, topics, watch, websocket
+from topics.api import (
+    admin,
+    append,
+    diff,
+    history,
+    lookups,
+    probes,
+    queues,
+    routers,
+    segments,
+    stats,
+    topics,
+    watch,
+    websocket,
+)  # fmt: skip
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
 from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
-from topics.api.wire import AppendIn, DeleteIn, DiffIn, HeadsIn, PlanIn, RouterIn, WatchIn
+from topics.api.wire import (
+    AckIn,
+    AppendIn,
+    ClaimIn,
+    DeleteIn,
+    DiffIn,
+    ExtendIn,
+    HeadsIn,
+    NackIn,
+    PlanIn,
+    RedriveIn,
+    RouterIn,
+    WatchIn,
+)  # fmt: skip
 from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
+from topics.broker.redrive import Redriven
 from topics.broker.segments import SegmentList
 from topics.broker.state import TopicState
 from topics.model.config import TopicConfig
@@ -141,6 +169,14 @@ ROUTES: Final = (
     ),
     Route(
         "POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn, answer=Deleted
+    ),
+    Route("POST", f"{TOPIC}/claim", READ | WRITE, queues.claim, "Lease jobs of a queue", body=ClaimIn),
+    Route("POST", f"{TOPIC}/ack", WRITE, queues.ack, "Done with jobs: they are deleted", body=AckIn),
+    Route("POST", f"{TOPIC}/nack", WRITE, queues.nack, "Give jobs back, now or later", body=NackIn),
+    Route("POST", f"{TOPIC}/extend", WRITE, queues.extend, "Hold jobs for longer", body=ExtendIn),
+    Route(
+        "POST", f"{TOPIC}/redrive", WRITE | DELETE, queues.redrive, "Send dead letters back to their queue",
+        body=RedriveIn, answer=Redriven,
     ),
     Route(
         "GET", "/v0/routers", READ, routers.list_routers, "List routers in pages",

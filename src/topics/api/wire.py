@@ -135,6 +135,33 @@ class PlanIn(Struct):
     ttl_ms: int | UnsetType = UNSET
 
 
+class ClaimIn(Struct):
+    node: str
+    max: int = 1
+    lease_ms: int | None = None
+
+
+class AckIn(Struct):
+    node: str
+    seqs: list[int]
+    lease_ids: list[str] = []
+
+
+class NackIn(AckIn):
+    delay_ms: int = 0
+
+
+class ExtendIn(AckIn, kw_only=True):
+    lease_ms: int
+
+
+class RedriveIn(Struct):
+    to: str | None = None
+    max: int = 1000
+    rate_per_s: int = 0
+    dry_run: bool = False
+
+
 T = TypeVar("T", bound=Struct)
 
 

@@ -13,6 +13,7 @@ from topics.broker.heads import HeadRow, heads_like, heads_of
 from topics.broker.history import History, Range
 from topics.broker.listing import page_of
 from topics.broker.lookups import At, RetentionPlan, TagCount, latest_of_key, record_at, retention_plan, tag_names
+from topics.broker.queue import Queues
 from topics.broker.reading import Page, Query, read_page
 from topics.broker.router import pull
 from topics.broker.routing import Routing
@@ -25,6 +26,7 @@ from topics.host.clock import Clock
 from topics.model.config import TopicConfig, check_config
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.storage.append import Append
+from topics.storage.leasing import check_delays
 from topics.storage.names import TAGS
 from topics.storage.namesearch import Search, is_quick, search_ahead
 from topics.storage.scan import check_there
@@ -68,6 +70,7 @@ class Broker:
         self.clock = clock
         self.clocks = Clocks()
         self.routing = Routing(store, max_routers)
+        self.queues = Queues(store, self._pulled)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,7 @@ class Broker:
         with self.store.lock:
             if touch:
                 self.clocks.read(topic, now)
+            self.queues.sweep(topic)
             return state_of(self.store, topic, self.clocks, now)
 
     def list_topics(
@@ -194,6 +198,7 @@ class Broker:
                         raise TopicNotFound(name)
                     wanted = config or TopicConfig()
                     check_topic_config(name, wanted)
+                    check_delays(name, wanted.type, prepared)
                     wait = store.create(name, wanted.resolved())
             except WaitFirst as first:
                 yield first.submission

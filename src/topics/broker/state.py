@@ -115,8 +115,16 @@ def state_of(store: Store, topic: Topic, clocks: Clocks, now_ms: int) -> TopicSt
         durable_seq=durable_seq(topic, store.shard_for(topic)),
         segments=SegmentTotals(len(topic.segments), 0, sum(s.data_len for s in topic.segments), 0),
         groups=0,
-        queue=QueueCounts(topic.live, 0, 0) if topic.config.type == "queue" else msgspec.UNSET,
+        queue=msgspec.UNSET if topic.queue is None else counts_of(topic),
     )
+
+
+def counts_of(topic: Topic) -> QueueCounts:
+    """As of the last sweep of its leases."""
+    assert topic.queue is not None
+    leases = topic.queue.leases
+    ready = topic.live - leases.leased - leases.delayed
+    return QueueCounts(ready, leases.leased, topic.queue.dead_lettered)
 
 
 def row_of(topic: Topic, clocks: Clocks, now_ms: int) -> TopicRow:

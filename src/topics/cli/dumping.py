@@ -45,6 +45,7 @@ BODIES: Final[dict[frame.Kind, Callable[[bytes], Any]]] = {
     frame.Kind.HEAD_WATERMARK: control.HeadWatermark.decode,
     frame.Kind.CHECKPOINT_MARK: control.decode_mark,
     frame.Kind.LEASE: control.Lease.decode,
+    frame.Kind.TOKEN_WATERMARK: control.TokenWatermark.decode,
     frame.Kind.DEDUPE: control.Dedupe.decode,
     frame.Kind.LOST_RANGE: control.LostRange.decode,
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Self
 
 import msgspec
 
@@ -39,6 +40,7 @@ __all__ = [
     "SelectorOp",
     "SnapshotMark",
     "SyncMark",
+    "TokenWatermark",
     "TopicCreate",
     "TopicDelete",
     "decode_mark",
@@ -279,7 +281,7 @@ class HeadWatermark(msgspec.Struct, frozen=True):
         return _U64.pack(self.ceiling)
 
     @classmethod
-    def decode(cls, body: bytes) -> HeadWatermark:
+    def decode(cls, body: bytes) -> Self:
         reader = FieldReader(body)
         value = cls(reader.u64())
         reader.finish()
@@ -291,29 +293,57 @@ class LeaseEvent(enum.IntEnum):
     RELEASED = 1
     EXTENDED = 2
     ACKED = 3
+    DEAD = 4
+    """Ours: it went to the dead letters; the Delete that takes it from the queue is in the same submission."""
+
+
+LeaseRow = tuple[int, int, int, int]
+"""(seq, lease_id, deadline, deliveries). A released one's deadline is when it may be claimed again, 0 = at once."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """u8 event, u64 lease_id, u64 deadline, u64 deliveries, lp node. The frame's seq names the job."""
+    """u8 event, u64 lease_id, u64 deadline, u64 deliveries, lp node; ours then u32 n, n x (u64 seq, lease_id, deadline,
+    deliveries): the other jobs of the same call. The frame's seq names the first one."""
 
     event: int
     lease_id: int
     deadline: int
     deliveries: int
     node: str
+    more: tuple[LeaseRow, ...] = ()
 
     def encode(self) -> bytes:
         fixed = struct.pack("<BQQQ", self.event, self.lease_id, self.deadline, self.deliveries)
-        return fixed + lp(self.node.encode())
+        body = fixed + lp(self.node.encode())
+        if self.more:
+            flat = [value for row in self.more for value in row]
+            body += struct.pack(f"<I{len(flat)}Q", len(self.more), *flat)
+        return body
 
     @classmethod
     def decode(cls, body: bytes) -> Lease:
         reader = FieldReader(body)
-        value = cls(reader.u8(), reader.u64(), reader.u64(), reader.u64(), reader.text())
+        fixed = (reader.u8(), reader.u64(), reader.u64(), reader.u64(), reader.text())
+        more: tuple[LeaseRow, ...] = ()
+        if reader.left():
+            flat = iter(reader.u64s(4 * reader.u32()))
+            more = tuple(zip(flat, flat, flat, flat, strict=True))
         reader.finish()
-        if value.event > LeaseEvent.ACKED:
-            raise BadBody(f"lease event {value.event} is unknown")
-        return value
+        if fixed[0] > LeaseEvent.DEAD:
+            raise BadBody(f"lease event {fixed[0]} is unknown")
+        return cls(*fixed, more)
+
+    @classmethod
+    def of(cls, event: LeaseEvent, node: str, rows: Sequence[LeaseRow]) -> Lease:
+        _, lease_id, deadline, deliveries = rows[0]
+        return cls(event, lease_id, deadline, deliveries, node, tuple(rows[1:]))
+
+    def rows(self, seq: int) -> list[LeaseRow]:
+        return [(seq, self.lease_id, self.deadline, self.deliveries), *self.more]
+
+
+class TokenWatermark(HeadWatermark, frozen=True):
+    """u64: no lease id, token or generation above it is given out before a higher one is synced."""
 
 
 class Dedupe(msgspec.Struct, frozen=True):

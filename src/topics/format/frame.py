@@ -53,6 +53,7 @@ class Kind(enum.IntEnum):
     STAGE_COMMIT = 67
     STAGE_PREPARE = 68
     STAGE_VERDICT = 69
+    TOKEN_WATERMARK = 80
 
 
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)

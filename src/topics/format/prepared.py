@@ -10,7 +10,7 @@ ScanReason = Literal["end", "zeros", "bad", "unfinished"]
 class Prepared:
     """A checked batch as frames without topic, seq, time and checksum; `stamp` fills those in once they are known."""
 
-    __slots__ = ("accounted", "count", "entries", "frames", "has_tags")
+    __slots__ = ("accounted", "count", "delays", "entries", "frames", "has_tags")
 
     def __init__(self, frames: bytearray, entries: bytearray, count: int, accounted: int, has_tags: bool) -> None:
         self.frames = frames
@@ -21,6 +21,8 @@ class Prepared:
         self.accounted = accounted
         """Compact data + meta bytes of all records."""
         self.has_tags = has_tags
+        self.delays: list[int] | None = None
+        """For a queue: ms, per record, until it may be claimed."""
 
     def __repr__(self) -> str:
         return f"Prepared({self.count} records, {len(self.frames)} frame bytes, {self.accounted} accounted)"

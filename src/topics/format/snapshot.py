@@ -64,6 +64,21 @@ class TopicRow(msgspec.Struct, kw_only=True):
     """(key, first seq, count, ts), oldest first."""
     txns: list[tuple[str, str, int, int, int]] = []
     """(transaction, query, first seq, count, ts) of commits of staged parts that are remembered."""
+    tokens: tuple[int, int] = (1, 0)
+    """The next lease id or token, as a clean stop knows it, and the highest one that is reserved."""
+    queue: QueueRow | None = None
+
+
+class QueueRow(msgspec.Struct, array_like=True):
+    """The leases of a queue, in wall time."""
+
+    position: int
+    holders: list[str]
+    columns: bytes
+    """Packed: see rules/lease_columns.py."""
+    dead_lettered: int
+    at_ms: int
+    """When it was so."""
 
 
 class RouterRow(msgspec.Struct, array_like=True):

@@ -23,6 +23,7 @@
     ├── Conflict
     │   ├── TopicExists           also an incompatible change of `type`
     │   ├── TopicNotEmpty
+    │   ├── NotAQueue             a call that needs jobs, on a log
     │   ├── TopicFull             a `reject` topic has no room
     │   ├── RouterCycle           the edge would close a cycle
     │   ├── PartExists            a staged part of this name has other bytes
@@ -168,6 +169,13 @@ class TopicExists(Conflict):
 
 class TopicNotEmpty(Conflict):
     code = "topic_not_empty"
+
+
+class NotAQueue(Conflict):
+    code = "not_a_queue"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} is a log, not a queue", topic=topic)
 
 
 class TopicFull(Conflict):

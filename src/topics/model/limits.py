@@ -71,3 +71,7 @@ OPEN_MAPPINGS: Final = 16_384
 
 HOLE_RUN: Final = 4096
 """A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""
+
+DELAY_MS: Final = 86_400_000
+LEASE_MS: Final = 86_400_000
+"""The longest delay of a job and the longest lease: whoever wants more asks again within the day."""

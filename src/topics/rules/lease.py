@@ -244,6 +244,10 @@ class Leases:
             return "expired"
         return "token" if token is not None and token != entry.token else None
 
+    def is_leased(self, seq: int, token: int) -> bool:
+        entry = self.entries.get(seq)
+        return entry is not None and entry.kind == LEASED and entry.token == token
+
     def under_way(self, seq: int) -> object | None:
         """What the leased record is in hand for: its outcome decides what `judge` will say."""
         return self._in_hand.get(seq)
@@ -313,13 +317,14 @@ class Leases:
         """They are done with. Returns how many were not so before."""
         return sum(self._drop(seq) for seq in seqs)
 
-    def forget(self, first: int, last: int) -> int:
-        """The records first..last are gone: so is all that was pending on them. Returns how many were."""
-        if last - first + 1 <= len(self.entries) + len(self._in_hand):
-            return self.apply_settled(range(first, last + 1))
-        for seq in [seq for seq in self._in_hand if first <= seq <= last]:
-            del self._in_hand[seq]
-        return self.apply_settled([seq for seq in self.entries if first <= seq <= last])
+    def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
+        """The records first..last are gone: so is all that was pending on them, which is returned."""
+        seqs: Iterable[int] = range(first, last + 1)
+        if last - first + 1 > len(self.entries) + len(self._in_hand):
+            seqs = [seq for known in (self.entries, self._in_hand) for seq in known if first <= seq <= last]
+        gone = [(seq, self.entries[seq]) for seq in seqs if seq in self.entries]
+        self.apply_settled(seqs)
+        return gone
 
     def seek(self, position: int) -> int:
         """Begin anew at `position`. Returns how many entries that clears."""

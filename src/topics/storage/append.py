@@ -137,8 +137,10 @@ def order_append(
     key: str | None,
     reserve_seqs: int,
     rider: Rider | None = None,
+    sync: bool = False,
 ) -> Append:
-    """Give the batch its seqs and hand it to the WAL. `prepared` is used up."""
+    """Give the batch its seqs and hand it to the WAL. `prepared` is used up. `sync`: it is done once it is synced,
+    whatever the topic's class asks for."""
     ordered = topic.ordered
     config = ordered.config
     cls = config.commit_class
@@ -194,7 +196,7 @@ def order_append(
         topic.id,
         buffers,
         _publish,
-        needs_sync=durable,
+        needs_sync=durable or sync,
         ceiling=(lambda: topic.ceiling >= last) if early else None,
         on_fail=_give_up,
     )

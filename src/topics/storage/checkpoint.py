@@ -73,10 +73,10 @@ class Checkpoint:
                 return
             assert mark.file is not None
             self.positions[shard.key] = Position(mark.file.number, mark.end)
-            now = self.store.clock.now_ms()
+            now, mono_ms = self.store.clock.now_ms(), self.store.clock.monotonic_ns() // 1_000_000
             for topic in self.store.topics_of(shard.index):
                 if topic.dirty:
-                    self.cuts.append(capture(topic, now))
+                    self.cuts.append(capture(topic, now, mono_ms))
             self._capture_routers(shard)
             shard.wal_bytes = 0
 

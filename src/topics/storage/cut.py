@@ -11,6 +11,7 @@ from topics.format.snapshot import SegmentRow, TopicRow
 from topics.model.config import TopicConfig
 from topics.storage.dead import DeadSet
 from topics.storage.lost import LostRanges
+from topics.storage.queue import QueueCut, queue_row
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
 from topics.storage.topic import Topic, live_runs
@@ -47,9 +48,11 @@ class TopicCut:
     dedupe: list[tuple[str, int, int, int]]
     txns: list[tuple[str, str, int, int, int]]
     pieces: list[Piece]
+    tokens: tuple[int, int]
+    queue: QueueCut | None
 
 
-def capture(topic: Topic, now_ms: int) -> TopicCut:
+def capture(topic: Topic, now_ms: int, mono_ms: int) -> TopicCut:
     """Copy what a snapshot needs of `topic`. Runs under the lock, so it copies references where it can."""
     topic.dedupe.expire(now_ms, topic.config.idempotency_window_ms)
     rams = list(topic.tail.ram_ranges())
@@ -84,6 +87,8 @@ def capture(topic: Topic, now_ms: int) -> TopicCut:
         dedupe=[row for row in topic.dedupe.rows() if not any(first <= row[1] <= last for first, last in rams)],
         txns=[(*row,) for row in topic.stages.memory.rows()] if topic.stages is not None else [],
         pieces=_pieces(topic, copy_through),
+        tokens=(topic.tokens.next, topic.tokens.ceiling),
+        queue=None if topic.queue is None else topic.queue.cut(mono_ms),
     )
     topic.dirty = False
     return cut
@@ -129,4 +134,6 @@ def make_row(cut: TopicCut, segments: list[Segment], ceiling: int) -> TopicRow:
         unflagged=[],
         dedupe=cut.dedupe,
         txns=cut.txns,
+        tokens=cut.tokens,
+        queue=None if cut.queue is None else queue_row(cut.queue),
     )

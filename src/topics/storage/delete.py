@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from topics.rules.retention import excess
 from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Effect, Topic, live_runs
+from topics.storage.topic import Effect, Topic, live_runs, runs_of
 from topics.storage.wal import Shard
 
 Ranges = tuple[tuple[int, int], ...]
@@ -78,6 +78,33 @@ def order_delete(
         topic.settled(effect)
 
     return _hand_over(topic, shard, buffers, effect, apply, sync), died_so_far
+
+
+def order_seqs(topic: Topic, shard: Shard, now_ms: int, seqs: Sequence[int]) -> Submission | None:
+    """Delete these, by one frame that names them."""
+    topic.check_writable()
+    ordered = topic.ordered
+    ranges = tuple(runs_of(sorted(seqs)))
+    if ordered.config.commit_class == Durability.EPHEMERAL and not topic.pending and not reaches_disk(topic, 0, ranges):
+        topic.apply_delete(0, ranges)
+        drop_dead_ram(topic)
+        topic.ordered = topic.published()
+        return None
+    shard.check()
+    sync = ordered.config.commit_class in (Durability.FSYNC, Durability.EPHEMERAL)
+    body = Delete(seqs=tuple(sorted(seqs))).encode()
+    frame = encode_frame(Kind.DELETE, topic.id, body, ts=max(now_ms, ordered.ts), flags=DURABLE if sync else 0)
+    effect = Effect(ranges=ranges)
+    for first, last in ranges:
+        live, size = topic.measure(first, last, ordered.overlay)
+        effect.live -= live
+        effect.bytes -= size
+
+    def apply(_: Submission) -> None:
+        topic.apply_delete(0, ranges)
+        topic.settled(effect)
+
+    return _hand_over(topic, shard, [frame], effect, apply, sync)
 
 
 def _hand_over(

@@ -130,7 +130,7 @@ def _adopt(store: Store, found: Found) -> None:
     store.numbers = Numbers(found.next_wal)
     store.next_topic_id = found.recovered.next_topic_id
     store.positions = dict(found.snapshot.positions)
-    now = store.clock.monotonic_ns()
+    now, wall_ms = store.clock.monotonic_ns(), store.clock.now_ms()
     for topic in found.recovered.topics.values():
         topic.shard = shard_of(topic.id, store.options.wal_shards)
         store.by_id[topic.id] = store.topics[topic.name] = topic
@@ -139,6 +139,10 @@ def _adopt(store: Store, found: Found) -> None:
         topic.inherited = topic.head
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
+        topic.tokens.restart(topic.tokens.next if found.clean else None)
+        if topic.queue is not None:
+            keep = topic.config.leases_durable
+            topic.queue.restart(wall_ms, now // 1_000_000, keep, topic.dead, topic.head)
     adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())
     store.routers.rows = list(found.snapshot.routers)
@@ -149,8 +153,8 @@ def _change_layout(store: Store) -> None:
     """Another number of shards: everything goes into segments, and both kept snapshots list the new groups, before
     the first frame of the new layout. Every group that was listed is listed at its end."""
     tools = CopyTools(store.fs, store.clock, store.options, store.handles, store.lock)
-    now = store.clock.now_ms()
-    cuts = [capture(topic, now) for topic in store.by_id.values()]
+    now, mono_ms = store.clock.now_ms(), store.clock.monotonic_ns() // 1_000_000
+    cuts = [capture(topic, now, mono_ms) for topic in store.by_id.values()]
     for cut, segments in zip(cuts, tools.copy_all(cuts), strict=True):
         store.rows[cut.topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
         cut.topic.ckpt_seq = cut.head

@@ -14,11 +14,13 @@ from topics.format.control import (
     Delete,
     EvictWatermark,
     HeadWatermark,
+    Lease,
     LostRange,
     LostReason,
     RouterCreate,
     RouterCursor,
     RouterDelete,
+    TokenWatermark,
     TopicCreate,
     TopicDelete,
 )
@@ -31,12 +33,13 @@ from topics.rules.txns import Committed
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.paths import Paths
+from topics.storage.queue import load_queue
 from topics.storage.routers import Router, router_of
 from topics.storage.segment import Segment
 from topics.storage.stagereplay import StageReplay
 from topics.storage.staging import Spent
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Topic, live_sizes
+from topics.storage.topic import Topic, live_sizes, runs_of
 from topics.storage.walread import FileRead, GroupRead
 
 _TELL_EVERY = 1024
@@ -102,6 +105,9 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
         )
         for s in row.segments
     ]
+    topic.tokens.next, topic.tokens.ceiling = row.tokens
+    if row.queue is not None:
+        topic.queue = load_queue(row.queue)
     topic.dirty = False
     return topic
 
@@ -285,7 +291,7 @@ class Replay:
         if frame.kind == Kind.DELETE:
             delete = self.body(read, frame, Delete)
             below = delete.before_seq or 0 if delete.match is None else 0
-            topic.apply_delete(below, (*delete.ranges, *((seq, seq) for seq in delete.seqs)))
+            topic.apply_delete(below, (*delete.ranges, *runs_of(sorted(delete.seqs))))
         elif frame.kind == Kind.EVICT_WATERMARK:
             floors = self.body(read, frame, EvictWatermark)
             topic.apply_evict(floors.evict_floor, floors.expiry_floor)
@@ -298,6 +304,10 @@ class Replay:
             dedupe = self.body(read, frame, Dedupe)
             if dedupe.first_seq > topic.ckpt_seq:
                 topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
+        elif frame.kind == Kind.LEASE:
+            self._lease(topic, frame, self.body(read, frame, Lease))
+        elif frame.kind == Kind.TOKEN_WATERMARK:
+            topic.apply_tokens(self.body(read, frame, TokenWatermark).ceiling)
         elif frame.kind == Kind.LOST_RANGE:
             lost = self.body(read, frame, LostRange)
             if lost.first > topic.head + 1:
@@ -310,6 +320,15 @@ class Replay:
         else:
             why = f"a frame of kind {frame.kind} is not known to this version"
             raise CorruptFile(read.wal.path, frame.offset, why)
+
+    @staticmethod
+    def _lease(topic: Topic, frame: Frame, lease: Lease) -> None:
+        if topic.queue is None:
+            return
+        rows = lease.rows(frame.seq)
+        topic.queue.seen_ms = max(topic.queue.seen_ms, frame.ts)
+        topic.apply_tokens(max(row[1] for row in rows))
+        topic.apply_lease(lease.event, lease.node, rows, frame.ts)
 
     def _config(self, read: FileRead, frame: Frame, body: TopicCreate) -> TopicConfig:
         try:

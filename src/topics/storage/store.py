@@ -14,7 +14,15 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from topics.format.checksum import self_test, shard_of
-from topics.format.control import HeadWatermark, LostRange, LostReason, Selector, TopicCreate, TopicDelete
+from topics.format.control import (
+    HeadWatermark,
+    LostRange,
+    LostReason,
+    Selector,
+    TokenWatermark,
+    TopicCreate,
+    TopicDelete,
+)
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.prepared import Prepared
 from topics.format.snapshot import Position
@@ -30,11 +38,13 @@ from topics.model.errors import (
     TopicNotFound,
     TopicsError,
 )
+from topics.rules.tokens import AHEAD as TOKENS_AHEAD
 from topics.storage import paths as names
 from topics.storage.append import Append, check_room, order_append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
 from topics.storage.handles import Handles
+from topics.storage.leasing import Now, check_delays, delay_rider
 from topics.storage.names import Found, find_tagged
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths
@@ -160,16 +170,22 @@ class Store:
         topic.created_ts = now
         reserve = self.options.reserve_seqs if config.commit_class == Durability.DISK else 0
         body = TopicCreate(name, msgspec.json.encode(config)).encode()
-        buffers: list[bytes | bytearray] = [
-            encode_frame(Kind.TOPIC_CREATE, topic_id, body, ts=now, flags=DURABLE | (MORE if reserve else 0))
-        ]
+        tokens = TOKENS_AHEAD if topic.queue is not None else 0
+        frames = [(Kind.TOPIC_CREATE, body)]
         if reserve:
-            watermark = HeadWatermark(reserve).encode()
-            buffers.append(encode_frame(Kind.HEAD_WATERMARK, topic_id, watermark, ts=now, flags=DURABLE))
+            frames.append((Kind.HEAD_WATERMARK, HeadWatermark(reserve).encode()))
+        if topic.queue is not None:
+            topic.queue.restart(now, self.clock.monotonic_ns() // 1_000_000, False, topic.dead, 0)
+            frames.append((Kind.TOKEN_WATERMARK, TokenWatermark(tokens).encode()))
+        buffers: list[bytes | bytearray] = [
+            encode_frame(kind, topic_id, data, ts=now, flags=DURABLE | (MORE if at < len(frames) - 1 else 0))
+            for at, (kind, data) in enumerate(frames)
+        ]
 
         def apply(_: Submission) -> None:
             del self.creating[name]
             topic.apply_ceiling(reserve)
+            topic.apply_tokens(tokens)
             topic.ledger = self.ledger
             self.topics[name] = self.by_id[topic_id] = topic
 
@@ -250,9 +266,12 @@ class Store:
         self.sweep(topic)
         check_room(topic, prepared)
         self.check_quota(prepared)
-        return order_append(
-            topic, shard, prepared, now, self.clock.monotonic_ns(), key, self.options.reserve_seqs
-        )  # fmt: skip
+        mono_ns = self.clock.monotonic_ns()
+        rider = None
+        if prepared.delays is not None:
+            check_delays(name, topic.config.type, prepared)
+            rider = delay_rider(topic, prepared.delays, Now(now, mono_ns // 1_000_000))
+        return order_append(topic, shard, prepared, now, mono_ns, key, self.options.reserve_seqs, rider)
 
     def check_quota(self, prepared: Prepared) -> None:
         ledger = self.ledger

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.format.control import LostReason
+from topics.format.control import LeaseRow, LostReason
 from topics.format.prepared import Prepared
 from topics.format.segment import ENTRY_DTYPE
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
+from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
 from topics.storage.dead import DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.partfile import PartSource
+from topics.storage.queue import Queue
 from topics.storage.segment import Segment
 from topics.storage.staging import TopicStages, stages_of
 from topics.storage.submission import Submission, Waiter, fresh_error
@@ -117,8 +119,9 @@ class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
         "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "frozen", "gates", "handles", "head", "id",
-        "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending", "ram",
-        "reserved_at", "reserved_last", "segments", "shard", "stages", "tail", "trim_floor", "unflagged", "waiters",
+        "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending", "queue", "ram",
+        "reserved_at", "reserved_last", "reserving", "segments", "shard", "stages", "tail", "tokens", "trim_floor",
+        "unflagged", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
@@ -175,6 +178,11 @@ class Topic:
         """Last seq of an earlier process: the time of records up to it was another clock's."""
         self.waiters: list[Waiter] = []
         """Released once at the next append, or when the topic goes."""
+        self.tokens = Tokens()
+        """Lease ids, and whatever else must never repeat."""
+        self.reserving: Submission | None = None
+        """The last reservation of them that was ordered."""
+        self.queue = Queue() if config.type == "queue" else None
         self.ledger = Ledger()
         """The store's, once the topic belongs to it."""
         self.ordered = self.published()
@@ -295,6 +303,16 @@ class Topic:
         self.ceiling = max(self.ceiling, ceiling)
         self.ceiling_asked = max(self.ceiling_asked, self.ceiling)
 
+    def apply_tokens(self, ceiling: int) -> None:
+        self.dirty = True
+        self.tokens.apply_ceiling(ceiling)
+
+    def apply_lease(self, event: int, node: str, rows: Sequence[LeaseRow], now_ms: int) -> None:
+        """By monotonic time when live, by the logged one in replay: see Queue."""
+        if self.queue is not None:
+            self.dirty = True
+            self.queue.apply(event, node, rows, now_ms, self.dead)
+
     def _raise_floor(self) -> None:
         floor = max(self.involuntary_floor, self.delete_below - 1)
         if floor <= self.dead.floor:
@@ -310,6 +328,8 @@ class Topic:
         last = min(last, self.head)
         if first > last:
             return
+        if self.queue is not None:
+            self.queue.forget(first, last)
         before = self.bytes
         for segment in self.segments_between(first, last + 1):
             low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
@@ -426,6 +446,17 @@ def live_runs(topic: Topic, first: int, last: int, overlay: DeadSet | None = Non
     live = (np.frombuffer(mask, dtype=np.uint8) == 0).astype(np.int8)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], live, [0])))).tolist()
     return [(first + low, first + high - 1) for low, high in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as inclusive ranges."""
+    runs: list[tuple[int, int]] = []
+    for seq in seqs:
+        if runs and runs[-1][1] >= seq - 1:
+            runs[-1] = (runs[-1][0], seq)
+        else:
+            runs.append((seq, seq))
+    return runs
 
 
 def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32]:

@@ -25,6 +25,7 @@ from topics.format.control import (
     Selector,
     SnapshotMark,
     SyncMark,
+    TokenWatermark,
     TopicCreate,
     TopicDelete,
     decode_mark,
@@ -52,7 +53,10 @@ bodies = st.one_of(
     ),
     st.builds(EvictWatermark, u64, u64, u64),
     st.builds(HeadWatermark, u64),
-    st.builds(Lease, st.integers(0, 3), u64, u64, u64, text),
+    st.builds(
+        Lease, st.integers(0, 4), u64, u64, u64, text, st.lists(st.tuples(u64, u64, u64, u64), max_size=3).map(tuple)
+    ),
+    st.builds(TokenWatermark, u64),
     st.builds(Dedupe, text, u64, u32),
     ranges.flatmap(lambda pair: st.builds(LostRange, st.just(pair[0]), st.just(pair[1]), st.integers(0, 4))),
 )
@@ -168,7 +172,7 @@ def test_selector_matches_equal_tags_or_prefixes() -> None:
 
 def test_unknown_codes_are_refused() -> None:
     with pytest.raises(BadBody, match="lease event"):
-        Lease.decode(Lease(4, 1, 1, 1, "").encode())
+        Lease.decode(Lease(5, 1, 1, 1, "").encode())
     with pytest.raises(BadBody, match="reason"):
         LostRange.decode(LostRange(1, 2, max(LostReason) + 1).encode())
     with pytest.raises(BadBody, match="before it begins"):

@@ -1,0 +1,251 @@
+"""Queues: jobs are claimed under a lease, and acked, nacked or extended by who holds it. Thin over the lease rules.
+
+Claims of a queue with `claim_jitter_ms` gather in a cohort: the first one waits that long, those that come meanwhile
+join it, and one pass deals to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from topics.broker.deadletters import bury
+from topics.broker.jobs import Hand
+from topics.broker.redrive import Redriven, redrive
+from topics.broker.state import counts_of
+from topics.broker.steps import Nap, Steps, asked, settled
+from topics.model import limits
+from topics.model.errors import NotAQueue, TopicsError
+from topics.rules.lease import Ask
+from topics.storage.leasing import (
+    Claims,
+    Now,
+    Verdict,
+    order_ack,
+    order_claim,
+    order_extend,
+    order_nack,
+    order_release,
+    queue_of,
+    sweep,
+)
+from topics.storage.store import Store
+from topics.storage.submission import fresh_error
+from topics.storage.topic import Topic
+from topics.storage.wal import Shard
+
+CLAIM_MAX: Final = 1000
+LEASE_MS_MIN: Final = 100
+
+_LATE_MS: Final = 60_000
+"""How much longer than its window a cohort may take before a member asks for itself."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    ask: Ask
+    nap: Nap
+    hand: Hand | None = None
+    error: TopicsError | None = None
+
+
+@dataclass(slots=True)
+class _Cohort:
+    members: list[_Member] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Settled:
+    """The answer to an ack, a nack or an extend."""
+
+    verdict: Verdict
+    ready: int
+    in_flight: int
+    deadline: int = 0
+    """Wall time; of an extend."""
+
+
+class Queues:
+    def __init__(self, store: Store, swept: Callable[[str], Steps[Topic]]) -> None:
+        self._store = store
+        self._swept = swept
+        """The topic of a name, with what its sources had for it and without what is too old."""
+        self._cohorts: dict[int, _Cohort] = {}
+
+    def now(self) -> Now:
+        clock = self._store.clock
+        return Now(clock.now_ms(), clock.monotonic_ns() // 1_000_000)
+
+    def find(self, name: str) -> Topic:
+        """Under the lock: a queue of this name."""
+        topic = self._store.topic(name)
+        if topic.queue is None:
+            raise NotAQueue(name)
+        return topic
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    def claim(self, name: str, node: str, most: int, lease_ms: int | None) -> Steps[Hand]:
+        """Lease up to `most` jobs to `node`; `lease_ms` None = as long as the queue says."""
+        topic = yield from self._swept(name)
+        if topic.queue is None:
+            raise NotAQueue(name)
+        config = topic.config
+        wanted = config.lease_ms if lease_ms is None else lease_ms
+        ask = Ask(node, min(max(most, 1), CLAIM_MAX), min(max(wanted, LEASE_MS_MIN), limits.LEASE_MS))
+        if config.claim_jitter_ms:
+            return (yield from self._claim_together(topic, ask, config.claim_jitter_ms))
+        return (yield from self._deal(topic, [ask]))[0]
+
+    def _deal(self, topic: Topic, asks: Sequence[Ask]) -> Steps[list[Hand]]:
+        store = self._store
+
+        def order() -> tuple[Claims, Now]:
+            self.find(topic.name)
+            now = self.now()
+            return order_claim(topic, store.shard_for(topic), asks, now), now
+
+        claims, now = yield from asked(store, order)
+        try:
+            yield from settled(claims.submission)
+        except BaseException:
+            self._give_back(topic, claims.spent)
+            raise
+        if claims.spent:
+            yield from bury(store, topic, claims.spent, self.now)
+        with store.lock:
+            ready = counts_of(topic).ready
+        return [
+            Hand(topic, rows, now.wall_ms + ask.lease_ms, ready) for ask, rows in zip(asks, claims.hands, strict=True)
+        ]
+
+    def _give_back(self, topic: Topic, seqs: list[int]) -> None:
+        with self._store.lock:
+            queue_of(topic).leases.give_back(seqs, self.now().ms)
+
+    def _claim_together(self, topic: Topic, ask: Ask, jitter_ms: int) -> Steps[Hand]:
+        store = self._store
+        with store.lock:
+            cohort = self._cohorts.get(topic.id)
+            opens = cohort is None
+            if cohort is None:
+                cohort = self._cohorts[topic.id] = _Cohort()
+            me = _Member(ask, Nap(jitter_ms if opens else jitter_ms + _LATE_MS))
+            cohort.members.append(me)
+        if opens:
+            yield from self._lead(topic, cohort, me)
+        else:
+            try:
+                yield me.nap
+            finally:
+                with store.lock:
+                    me.nap.leave()
+                    if me in cohort.members:  # nobody dealt yet, and whoever leaves wants nothing
+                        cohort.members.remove(me)
+        if me.error is not None:
+            raise fresh_error(me.error)
+        if me.hand is None:  # whoever led went away
+            return (yield from self._deal(topic, [ask]))[0]
+        return me.hand
+
+    def _lead(self, topic: Topic, cohort: _Cohort, me: _Member) -> Steps[None]:
+        """Wait the window, deal to all members, tell them."""
+        store = self._store
+        members: list[_Member] = [me]
+        try:
+            try:
+                yield me.nap
+            finally:
+                with store.lock:
+                    del self._cohorts[topic.id]
+                    members, cohort.members = cohort.members, []
+            hands = yield from self._deal(topic, [member.ask for member in members])
+            for member, hand in zip(members, hands, strict=True):
+                member.hand = hand
+        except TopicsError as error:
+            for member in members:
+                member.error = error
+        finally:
+            with store.lock:
+                for member in members:
+                    member.nap.release()
+
+    # -- what a holder does --------------------------------------------------------------------------------------------
+
+    def ack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None]) -> Steps[Settled]:
+        return (yield from self._settle(name, lambda t, s, now: order_ack(t, s, node, seqs, tokens, now)))
+
+    def nack(
+        self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None], delay_ms: int
+    ) -> Steps[Settled]:
+        delay_ms = min(delay_ms, limits.DELAY_MS)
+        done = yield from self._settle(name, lambda t, s, now: order_nack(t, s, node, seqs, tokens, delay_ms, now))
+        with self._store.lock:
+            self._wake(name)
+        return done
+
+    def extend(
+        self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None], lease_ms: int
+    ) -> Steps[Settled]:
+        lease_ms = min(max(lease_ms, LEASE_MS_MIN), limits.LEASE_MS)
+        return (
+            yield from self._settle(
+                name, lambda t, s, now: order_extend(t, s, node, seqs, tokens, lease_ms, now), lease_ms
+            )
+        )
+
+    def _settle(self, name: str, order: Callable[[Topic, Shard, Now], Verdict], lease_ms: int = 0) -> Steps[Settled]:
+        store = self._store
+
+        def ask() -> tuple[Topic, Verdict, Now]:
+            topic, now = self.find(name), self.now()
+            return topic, order(topic, store.shard_for(topic), now), now
+
+        topic, verdict, now = yield from asked(store, ask)
+        yield from settled(verdict.submission)
+        with store.lock:
+            counts = counts_of(topic)
+        return Settled(verdict, counts.ready, counts.in_flight, now.wall_ms + lease_ms)
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def redrive(
+        self, name: str, to: str | None, most: int, rate_per_s: int, dry_run: bool, allowed: Callable[[str], bool]
+    ) -> Steps[Redriven]:
+        topic = yield from self._swept(name)
+        return (yield from redrive(self._store, topic, to, most, rate_per_s, dry_run, allowed))
+
+    # -- streams of work -----------------------------------------------------------------------------------------------
+
+    def still_held(self, name: str, held: dict[int, int]) -> dict[int, int]:
+        """Under the lock: those of (seq -> token) that are leased as they were given."""
+        topic = self.find(name)
+        sweep(topic, self._store.shard_for(topic), self.now())
+        leases = queue_of(topic).leases
+        return {seq: token for seq, token in held.items() if leases.is_leased(seq, token)}
+
+    def release(self, topic: Topic, held: dict[int, int]) -> Steps[None]:
+        """Whoever held these is gone: they are claimable at once."""
+        store = self._store
+        with store.lock:
+            if store.closed or store.by_id.get(topic.id) is not topic or topic.closing:
+                return
+            try:
+                submission = order_release(topic, store.shard_for(topic), list(held.items()), self.now())
+            except TopicsError:
+                return  # they run out by themselves
+        if submission is not None and not submission.settled:
+            yield submission
+        with store.lock:
+            topic.wake()
+
+    def _wake(self, name: str) -> None:
+        topic = self._store.topics.get(name)
+        if topic is not None:
+            topic.wake()
+
+    def sweep(self, topic: Topic) -> None:
+        """Under the lock, before its counters are read."""
+        if topic.queue is not None:
+            sweep(topic, self._store.shard_for(topic), self.now())

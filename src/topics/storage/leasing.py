@@ -1,0 +1,346 @@
+"""Ordering what is done with the jobs of a queue: claim, ack, nack, extend, dead letters.
+
+Each decides by the lease rules, takes the jobs in hand, and hands one submission to the WAL; the state changes when
+that is written. A claim is answered after the write, and after the sync only where leases are to survive on an `fsync`
+queue. An ack is the delete of its jobs, in the topic's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from topics.format.control import Delete, LeaseEvent, LeaseRow, TokenWatermark
+from topics.format.frame import DURABLE, MORE, Kind, encode_frame
+from topics.format.prepared import Prepared
+from topics.model.config import Durability
+from topics.model.errors import InvalidRecord, TopicsError
+from topics.rules.lease import Ask, Why
+from topics.storage.append import Rider, drop_dead_ram, reaches_disk
+from topics.storage.queue import Queue
+from topics.storage.submission import Buffers, Submission, WaitFirst
+from topics.storage.topic import Effect, Topic, runs_of
+from topics.storage.wal import Shard
+
+
+class Now(NamedTuple):
+    wall_ms: int
+    ms: int
+    """Monotonic."""
+
+
+@dataclass(slots=True)
+class Claims:
+    hands: list[list[LeaseRow]]
+    """Per ask, ascending by seq."""
+    spent: list[int]
+    """In hand: whoever gets this sees to it that they leave it."""
+    submission: Submission | None = None
+
+
+@dataclass(slots=True)
+class Verdict:
+    done: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    """In the order they were named, repeats too."""
+    why: dict[int, Why] = field(default_factory=dict)
+    submission: Submission | None = None
+
+
+def queue_of(topic: Topic) -> Queue:
+    assert topic.queue is not None, "only a queue has leases"
+    return topic.queue
+
+
+# -- claiming ----------------------------------------------------------------------------------------------------------
+
+
+def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now) -> Claims:
+    """Deal what there is to those who ask. Raises WaitFirst where no lease ids are left."""
+    queue, config = queue_of(topic), topic.ordered.config
+    _check(topic, shard)
+    sweep(topic, shard, now)
+    reserve_tokens(topic, shard, now, sum(ask.most for ask in asks))
+    most = config.max_deliveries if config.dead_letter is not None else 0
+    deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position), most)
+    claims = Claims([], deal.spent)
+    for ask, grants in zip(asks, deal.grants, strict=True):
+        token = topic.tokens.take(len(grants))
+        until = now.ms + ask.lease_ms
+        claims.hands.append([(seq, token + at, until, count) for at, (seq, count) in enumerate(grants)])
+    events = [(ask.holder, rows) for ask, rows in zip(asks, claims.hands, strict=True) if rows]
+    sync = config.leases_durable and config.commit_class == Durability.FSYNC
+    claims.submission = _order_event(topic, shard, LeaseEvent.CLAIMED, events, now, sync)
+    return claims
+
+
+def fresh_seqs(topic: Topic, start: int) -> Iterator[int]:
+    """Live seqs from `start` on, those whose end is ordered left out."""
+    seq, end, overlay = start, topic.head + 1, topic.ordered.overlay
+    while (seq := topic.dead.next_live(seq, end)) < end:
+        if overlay is None or seq not in overlay:
+            yield seq
+        seq += 1
+
+
+def sweep(topic: Topic, shard: Shard, now: Now) -> None:
+    """End leases and delays that are over. That a durable lease ran out is logged: a clock that is set back must not
+    revive it. Nobody waits for that."""
+    queue, config = queue_of(topic), topic.ordered.config
+    expired = queue.sweep(now.ms)
+    if not expired or not config.leases_durable or config.commit_class == Durability.EPHEMERAL or topic.closing:
+        return
+    frame = queue.frame(topic.id, LeaseEvent.RELEASED, "", expired, now.ms, 0)
+    try:
+        _check(topic, shard)
+        shard.submit(Submission(topic.id, [frame], lambda _: None, needs_sync=False, detached=True))
+    except TopicsError:
+        return
+
+
+def reserve_tokens(topic: Topic, shard: Shard, now: Now, count: int) -> None:
+    """See to it that `count` lease ids can be given out; raises WaitFirst where a sync has to come first."""
+    tokens = topic.tokens
+    ceiling = tokens.wanted(count)
+    if ceiling is not None:
+        tokens.ask(ceiling)
+        body = TokenWatermark(ceiling).encode()
+        frame = encode_frame(Kind.TOKEN_WATERMARK, topic.id, body, ts=now.wall_ms, flags=DURABLE)
+        late = not tokens.has(count)
+
+        def fail(failed: Submission) -> None:
+            if failed.file is None:
+                tokens.refused()
+
+        submission = Submission(
+            topic.id, [frame], lambda _: topic.apply_tokens(ceiling), needs_sync=True, detached=not late, on_fail=fail
+        )
+        topic.reserving = shard.submit(submission)
+    if not tokens.has(count):
+        raise WaitFirst(topic.reserving)
+
+
+# -- what a holder does ------------------------------------------------------------------------------------------------
+
+
+def order_ack(
+    topic: Topic, shard: Shard, node: str, seqs: Sequence[int], tokens: Sequence[int | None], now: Now
+) -> Verdict:
+    verdict = _judge(topic, shard, node, seqs, tokens, now)
+    queue = queue_of(topic)
+    there = [seq for seq in verdict.done if not queue.is_gone(seq)]
+    if there:
+        _check(topic, shard)
+        verdict.submission = _order_end(topic, shard, sorted(there), now, None)
+    queue.settle_gone(verdict.done)
+    return verdict
+
+
+def order_nack(
+    topic: Topic, shard: Shard, node: str, seqs: Sequence[int], tokens: Sequence[int | None], delay_ms: int, now: Now
+) -> Verdict:
+    verdict = _judge(topic, shard, node, seqs, tokens, now)
+    queue = queue_of(topic)
+    rows = _rows(queue, verdict.done, now.ms + delay_ms if delay_ms else 0)
+    if rows:
+        _check(topic, shard)
+        verdict.submission = _order_event(topic, shard, LeaseEvent.RELEASED, [(node, rows)], now, False)
+    queue.settle_gone(verdict.done)
+    return verdict
+
+
+def order_extend(
+    topic: Topic, shard: Shard, node: str, seqs: Sequence[int], tokens: Sequence[int | None], lease_ms: int, now: Now
+) -> Verdict:
+    verdict = _judge(topic, shard, node, seqs, tokens, now)
+    queue, config = queue_of(topic), topic.ordered.config
+    until = now.ms + lease_ms
+    rows = _rows(queue, verdict.done, until)
+    if rows:
+        _check(topic, shard)
+        sync = config.leases_durable and config.commit_class == Durability.FSYNC
+        verdict.submission = _order_event(topic, shard, LeaseEvent.EXTENDED, [(node, rows)], now, sync)
+    for seq in verdict.done:
+        if queue.is_gone(seq):
+            queue.extend_gone(seq, until)
+    return verdict
+
+
+def order_release(topic: Topic, shard: Shard, held: Sequence[tuple[int, int]], now: Now) -> Submission | None:
+    """Give up leases, by (seq, token), whoever holds them; those that ended meanwhile are passed over."""
+    queue = queue_of(topic)
+    mine = [seq for seq, token in held if queue.leases.is_leased(seq, token) and queue.leases.under_way(seq) is None]
+    rows = _rows(queue, mine, 0)
+    queue.settle_gone(seq for seq, _ in held)
+    if not rows:
+        return None
+    _check(topic, shard)
+    return _order_event(topic, shard, LeaseEvent.RELEASED, [("", rows)], now, False)
+
+
+def _judge(
+    topic: Topic, shard: Shard, node: str, seqs: Sequence[int], tokens: Sequence[int | None], now: Now
+) -> Verdict:
+    """Nothing is changed yet; raises WaitFirst while something is under way for a job that is named."""
+    queue = queue_of(topic)
+    sweep(topic, shard, now)
+    for seq in seqs:
+        waiting = queue.leases.under_way(seq)
+        if isinstance(waiting, Submission):
+            raise WaitFirst(waiting)
+    verdict = Verdict()
+    seen: set[int] = set()
+    for seq, token in zip(seqs, tokens, strict=True):
+        why: Why | None = "settled" if seq in seen else queue.judge(seq, node, token, now.ms)
+        if why is None:
+            seen.add(seq)
+            verdict.done.append(seq)
+        else:
+            verdict.skipped.append(seq)
+            verdict.why[seq] = why
+    return verdict
+
+
+def _rows(queue: Queue, seqs: Sequence[int], until: int) -> list[LeaseRow]:
+    entries = queue.leases.entries
+    return [(seq, entries[seq].token, until, entries[seq].deliveries) for seq in seqs if seq in entries]
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def order_dead(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> Submission | None:
+    """They are among the dead letters, durable: here they end, and are counted."""
+    queue = queue_of(topic)
+    rows = _rows(queue, sorted(seqs), 0)
+    if not rows:  # deleted meanwhile
+        return None
+    _check(topic, shard)
+    return _order_end(topic, shard, [row[0] for row in rows], now, rows)
+
+
+def order_revival(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> Submission | None:
+    """Their way to the dead letters failed: they are claimable again, and begin to count anew."""
+    queue = queue_of(topic)
+    rows = [(seq, token, 0, 0) for seq, token, _, _ in _rows(queue, seqs, 0)]
+    if not rows:
+        return None
+    try:
+        _check(topic, shard)
+    except TopicsError:
+        queue.leases.give_back(seqs, now.ms)
+        raise
+    return _order_event(topic, shard, LeaseEvent.RELEASED, [("", rows)], now, False)
+
+
+# -- the submissions ---------------------------------------------------------------------------------------------------
+
+
+def _check(topic: Topic, shard: Shard) -> None:
+    """What stays in RAM needs no log."""
+    topic.check_writable()
+    if topic.ordered.config.commit_class != Durability.EPHEMERAL:
+        shard.check()
+
+
+def _order_event(
+    topic: Topic, shard: Shard, event: LeaseEvent, events: list[tuple[str, list[LeaseRow]]], now: Now, sync: bool
+) -> Submission | None:
+    """(node, rows) each, in one submission."""
+    if not events:
+        return None
+    queue = queue_of(topic)
+    seqs = [row[0] for _, rows in events for row in rows]
+    if topic.ordered.config.commit_class == Durability.EPHEMERAL:
+        for node, rows in events:
+            topic.apply_lease(event, node, rows, now.ms)
+        return None
+    flags = DURABLE if sync else 0
+    buffers: Buffers = [
+        queue.frame(topic.id, event, node, rows, now.ms, flags | (MORE if at < len(events) - 1 else 0))
+        for at, (node, rows) in enumerate(events)
+    ]
+
+    def apply(_: Submission) -> None:
+        for node, rows in events:
+            topic.apply_lease(event, node, rows, now.ms)
+
+    def fail(failed: Submission) -> None:
+        if failed.file is None:
+            queue.leases.give_back(seqs, now.ms)
+
+    submission = Submission(topic.id, buffers, apply, needs_sync=sync, on_fail=fail)
+    queue.leases.hold(seqs, submission)
+    return shard.submit(submission)
+
+
+def _order_end(topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: list[LeaseRow] | None) -> Submission | None:
+    """One Delete frame of all of them; in front of it, for dead letters, the event that counts them."""
+    queue, ordered = queue_of(topic), topic.ordered
+    ranges = tuple(runs_of(seqs))
+
+    def apply(_: Submission | None) -> None:
+        if dead is not None:
+            topic.apply_lease(LeaseEvent.DEAD, "", dead, now.ms)
+        queue.leases.apply_settled(seqs)
+        topic.apply_delete(0, ranges)
+
+    if ordered.config.commit_class == Durability.EPHEMERAL and not topic.pending and not reaches_disk(topic, 0, ranges):
+        apply(None)
+        drop_dead_ram(topic)
+        topic.ordered = topic.published()
+        return None
+    sync = ordered.config.commit_class in (Durability.FSYNC, Durability.EPHEMERAL)
+    flags = DURABLE if sync else 0
+    buffers: Buffers = []
+    if dead is not None:
+        buffers.append(queue.frame(topic.id, LeaseEvent.DEAD, "", dead, now.ms, flags | MORE))
+    body = Delete(seqs=tuple(seqs)).encode()
+    buffers.append(encode_frame(Kind.DELETE, topic.id, body, ts=max(now.wall_ms, ordered.ts), flags=flags))
+    effect = Effect(ranges=ranges)
+    for first, last in ranges:
+        live, size = topic.measure(first, last, ordered.overlay)
+        effect.live -= live
+        effect.bytes -= size
+
+    def done(submission: Submission) -> None:
+        apply(submission)
+        topic.settled(effect)
+        effect.submission = None
+
+    def fail(failed: Submission) -> None:
+        if failed.file is None:
+            topic.withdraw(effect)
+            queue.leases.give_back(seqs, now.ms)
+
+    submission = Submission(topic.id, buffers, done, needs_sync=sync, on_fail=fail)
+    effect.submission = submission
+    topic.order(effect)
+    queue.leases.hold(seqs, submission)
+    return shard.submit(submission)
+
+
+# -- delays of an append -----------------------------------------------------------------------------------------------
+
+
+def check_delays(name: str, topic_type: str, prepared: Prepared) -> None:
+    """A log has nobody who would wait."""
+    if prepared.delays is not None and topic_type != "queue":
+        at = next((at for at, delay in enumerate(prepared.delays) if delay), 0)
+        raise InvalidRecord(at, f"'delay_ms' belongs to queues, and topic {name!r} is a log")
+
+
+def delay_rider(topic: Topic, delays: Sequence[int], now: Now) -> Rider:
+    """The frame in front of an append's records that says from when on each may be claimed."""
+    queue, first = queue_of(topic), topic.ordered.head + 1
+    rows: list[LeaseRow] = [(first + at, 0, now.ms + delay, 0) for at, delay in enumerate(delays) if delay]
+
+    def frame(_: int, flags: int) -> bytes:
+        return queue.frame(topic.id, LeaseEvent.RELEASED, "", rows, now.ms, flags)
+
+    return Rider(frame, lambda: topic.apply_lease(LeaseEvent.RELEASED, "", rows, now.ms), _nothing)
+
+
+def _nothing() -> None:
+    return

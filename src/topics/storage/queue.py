@@ -1,0 +1,126 @@
+"""The lease layer of a queue: what its Lease frames say, live and in replay alike.
+
+Times are monotonic while the process lives. In the log and in the snapshot they are wall times, by a distance between
+the two clocks that is fixed when the store is opened: a wall clock that is set meanwhile moves no deadline. The next
+life goes on from the latest time it finds, so that a clock that was set back revives no lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from topics.format.control import Lease, LeaseEvent, LeaseRow
+from topics.format.frame import Kind, encode_frame
+from topics.format.snapshot import QueueRow
+from topics.rules.lease import LEASED, Claimed, Cut, Entry, Extended, Leases, Released, Why
+from topics.rules.lease_columns import Packed, pack, unpack
+from topics.storage.dead import DeadSet
+
+_GONE_SLACK = 1024
+
+
+class QueueCut(NamedTuple):
+    leases: Cut
+    dead_lettered: int
+    now_ms: int
+    shift_ms: int
+
+
+@dataclass(slots=True)
+class Queue:
+    leases: Leases = field(default_factory=Leases)
+    dead_lettered: int = 0
+    shift_ms: int = 0
+    """From monotonic time to the time that is logged."""
+    seen_ms: int = 0
+    """The latest time in the log."""
+    _gone: dict[int, Entry] = field(default_factory=dict)
+    """Leases whose records went: their holders may still ack them."""
+    _gone_max: int = _GONE_SLACK
+
+    # -- applying ------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: int, node: str, rows: Sequence[LeaseRow], now_ms: int, dead: DeadSet) -> None:
+        leases = self.leases
+        if event == LeaseEvent.CLAIMED:
+            # A record may have gone between the claim and now: its lease would never end.
+            leases.apply_claimed(node, [Claimed(*row) for row in rows if row[0] not in dead], now_ms)
+        elif event == LeaseEvent.RELEASED:
+            leases.apply_released([Released(*row) for row in rows if row[0] not in dead], now_ms)
+        elif event == LeaseEvent.EXTENDED:
+            leases.apply_extended([Extended(*row[:3]) for row in rows], now_ms)
+        elif event == LeaseEvent.ACKED:
+            known = leases.entries
+            leases.apply_settled([row[0] for row in rows if row[0] in known and known[row[0]].token == row[1]])
+        else:
+            self.dead_lettered += len(rows)
+
+    def forget(self, first: int, last: int) -> None:
+        """Their records are gone, whoever did it."""
+        for seq, entry in self.leases.forget(first, last):
+            if entry.kind == LEASED:
+                self._gone[seq] = entry
+
+    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> None:
+        """What was found on disk becomes what this process goes on with."""
+        then_ms = max(wall_ms, self.seen_ms)
+        self.shift_ms = then_ms - now_ms
+        entries = self.leases.entries
+        if any(seq in dead or seq > head for seq in entries):
+            self.leases.keep({seq: entry for seq, entry in entries.items() if seq not in dead and seq <= head})
+        self.leases.restart(then_ms, now_ms, keep_leases)
+        self._gone.clear()
+
+    # -- leases on records that are gone -------------------------------------------------------------------------------
+
+    def judge(self, seq: int, node: str, token: int | None, now_ms: int) -> Why | None:
+        gone = self._gone.get(seq)
+        if gone is None:
+            return self.leases.judge(seq, node, token, now_ms)
+        if gone.holder != node or now_ms > gone.until or not gone.until:
+            return "settled"
+        return "token" if token is not None and token != gone.token else None
+
+    def is_gone(self, seq: int) -> bool:
+        return seq in self._gone
+
+    def settle_gone(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._gone.pop(seq, None)
+
+    def extend_gone(self, seq: int, until: int) -> None:
+        self._gone[seq] = self._gone[seq]._replace(until=until)
+
+    def sweep(self, now_ms: int) -> list[LeaseRow]:
+        """End what is over; the leases that ran out, as rows to be logged."""
+        if len(self._gone) > self._gone_max:
+            self._gone = {seq: entry for seq, entry in self._gone.items() if now_ms <= entry.until}
+            self._gone_max = 2 * len(self._gone) + _GONE_SLACK
+        expired = self.leases.sweep(now_ms)
+        return [(seq, token, 0, self.leases.entries[seq].deliveries) for seq, token in expired]
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def frame(
+        self, topic_id: int, event: LeaseEvent, node: str, rows: Sequence[LeaseRow], now_ms: int, flags: int
+    ) -> bytes:
+        """Rows are in monotonic time."""
+        shift = self.shift_ms
+        logged = [(seq, token, until + shift if until else 0, count) for seq, token, until, count in rows]
+        body = Lease.of(event, node, logged).encode()
+        return encode_frame(Kind.LEASE, topic_id, body, seq=rows[0][0], ts=now_ms + shift, flags=flags)
+
+    def cut(self, now_ms: int) -> QueueCut:
+        return QueueCut(self.leases.cut(), self.dead_lettered, now_ms, self.shift_ms)
+
+
+def queue_row(cut: QueueCut) -> QueueRow:
+    packed = pack(cut.leases, cut.shift_ms)
+    return QueueRow(packed.position, packed.holders, packed.columns, cut.dead_lettered, cut.now_ms + cut.shift_ms)
+
+
+def load_queue(row: QueueRow) -> Queue:
+    leases = unpack(Packed(row.position, row.holders, row.columns))
+    return Queue(leases, dead_lettered=row.dead_lettered, seen_ms=row.at_ms)
