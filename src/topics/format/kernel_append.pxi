@@ -65,6 +65,7 @@ cdef inline bint take_null(BodyScan* s) noexcept nogil:
 cdef inline bint take_value(BodyScan* s, Text* out, Py_ssize_t* keys) noexcept nogil:
     cdef JsonScan found
     found.names = NULL
+    found.quotes = NULL
     pass_space(s)
     out.data = s.p + s.at
     if scan_value(s.p, &s.at, s.size, JSON_DEPTH, &found) != JSON_OK:

@@ -33,11 +33,16 @@ cdef struct Names:
     uint32_t seen[2]
     bint doubtful  # one came twice in an object, or a name there is escaped and may be any
 
+cdef enum:
+    QUOTED_BYTES = 1024  # longer texts are walked without a map of their quotes
+    QUOTED_WORDS = 17
+
 cdef struct JsonScan:
     Py_ssize_t position  # of the fault
     Py_ssize_t spaces    # bytes that compaction removes
     Py_ssize_t keys      # of the outermost object
     Names* names         # NULL = do not look
+    const uint64_t* quotes  # a bit per byte that is a quote, if `map_quotes` made it; NULL = not known
 
 
 cdef void note_name(Names* names, Py_ssize_t depth, const uint8_t* p, Py_ssize_t size) noexcept nogil:
@@ -125,10 +130,86 @@ cdef inline Py_ssize_t plain_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t siz
     return at
 
 
-cdef inline int string_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size) noexcept nogil:
+cdef extern from * nogil:
+    """
+    /* Sets a bit for each quote among 64 bytes; true if one of them is not plain: an escape, a control character, not
+       ASCII. */
+    #if defined(__SSE2__)
+    #include <emmintrin.h>
+    static inline int mark_quotes(const uint8_t *p, uint64_t *quotes) {
+        __m128i odd = _mm_setzero_si128();
+        uint64_t bits = 0;
+        for (int i = 0; i < 64; i += 16) {
+            __m128i c = _mm_loadu_si128((const __m128i *)(p + i));
+            /* Signed, so that what is not ASCII lies below too. */
+            odd = _mm_or_si128(odd, _mm_cmplt_epi8(c, _mm_set1_epi8(0x20)));
+            odd = _mm_or_si128(odd, _mm_cmpeq_epi8(c, _mm_set1_epi8(0x5C)));
+            bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(c, _mm_set1_epi8(0x22))) << i;
+        }
+        *quotes = bits;
+        return _mm_movemask_epi8(odd);
+    }
+    #else
+    static inline int mark_quotes(const uint8_t *p, uint64_t *quotes) {
+        uint64_t bits = 0;
+        int odd = 0;
+        for (int i = 0; i < 64; i++) {
+            odd |= p[i] < 0x20 || p[i] >= 0x80 || p[i] == 0x5C;
+            bits |= (uint64_t)(p[i] == 0x22) << i;
+        }
+        *quotes = bits;
+        return odd;
+    }
+    #endif
+    """
+    int mark_quotes(const uint8_t* p, uint64_t* quotes)
+
+
+cdef inline bint map_quotes(const uint8_t* p, Py_ssize_t size, uint64_t* quotes) noexcept nogil:
+    """Set a bit for every quote, and one behind the text. False if a byte of it is not plain."""
+    cdef uint8_t rest[64]
+    cdef Py_ssize_t at = 0
+    while at + 64 <= size:
+        if mark_quotes(p + at, &quotes[at >> 6]):
+            return False
+        at += 64
+    memset(rest, 0x20, 64)
+    memcpy(rest, p + at, size - at)
+    if mark_quotes(rest, &quotes[at >> 6]):
+        return False
+    quotes[at >> 6] |= <uint64_t>1 << (size - at)
+    return True
+
+
+cdef struct Quotes:
+    # The quotes of a plain text that were not met yet. Both ends of a string are taken in turn, so the next place hangs
+    # on a register alone and not on what was read there.
+    const uint64_t* words  # NULL = the text is not known to be plain
+    uint64_t bits          # of the present word
+    Py_ssize_t base        # its place
+
+
+cdef inline Py_ssize_t next_quote(Quotes* quotes) noexcept nogil:
+    cdef Py_ssize_t at
+    while quotes.bits == 0:
+        quotes.base += 64
+        quotes.bits = quotes.words[quotes.base >> 6]
+    at = quotes.base + __builtin_ctzll(quotes.bits)
+    quotes.bits &= quotes.bits - 1
+    return at
+
+
+cdef inline int string_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size, Quotes* quotes) noexcept nogil:
     """Move from the opening quote behind the closing one; at a fault to the fault."""
     cdef Py_ssize_t at = place[0] + 1
     cdef Py_ssize_t step
+    if quotes.words != NULL:
+        next_quote(quotes)
+        at = next_quote(quotes)
+        if at == size:
+            return NOT_CLOSED
+        place[0] = at + 1
+        return JSON_OK
     while True:
         at = plain_end(p, at, size)
         if at == size:
@@ -173,11 +254,11 @@ cdef inline Py_ssize_t number_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t si
     return at
 
 
-cdef inline int scalar_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size) noexcept nogil:
+cdef inline int scalar_end(const uint8_t* p, Py_ssize_t* place, Py_ssize_t size, Quotes* quotes) noexcept nogil:
     cdef Py_ssize_t at = place[0]
     cdef uint8_t c = p[at]
     if c == 0x22:
-        return string_end(p, place, size)
+        return string_end(p, place, size, quotes)
     if c == 0x2D or is_digit(c):
         at = number_end(p, at, size)
         if at < 0:
@@ -205,6 +286,11 @@ cdef int scan_value(
     cdef Py_ssize_t at = place[0], depth = 0
     cdef int expect = WANT_VALUE, why
     cdef uint8_t c, close
+    cdef bint in_object
+    cdef Quotes quotes
+    quotes.words = found.quotes
+    quotes.bits = found.quotes[0] if found.quotes != NULL else 0
+    quotes.base = 0
     found.spaces = 0
     found.keys = 0
     objects[0] = 0
@@ -218,7 +304,7 @@ cdef int scan_value(
         c = p[at]
         if expect == WANT_KEY or expect == WANT_KEY_OR_CLOSE:
             if c == 0x22:
-                why = string_end(p, &at, size)
+                why = string_end(p, &at, size, &quotes)
                 if why != JSON_OK:
                     found.position = at
                     return why
@@ -275,26 +361,57 @@ cdef int scan_value(
                 expect = WANT_VALUE_OR_CLOSE
             continue
         else:
-            why = scalar_end(p, &at, size)
+            why = scalar_end(p, &at, size, &quotes)
             if why != JSON_OK:
                 found.position = at
                 return why
-        if depth:
+        if depth == 0:
+            place[0] = at
+            return JSON_OK
+        expect = WANT_COMMA_OR_CLOSE
+        in_object = objects[depth >> 6] >> (depth & 63) & 1
+        # Scalars in a row without spaces go this short way; whatever is unlike that goes on above.
+        while at + 1 < size and p[at] == 0x2C:
+            if in_object:
+                if p[at + 1] != 0x22:
+                    break
+                at += 1
+                found.position = at
+                why = string_end(p, &at, size, &quotes)
+                if why != JSON_OK:
+                    found.position = at
+                    return why
+                found.keys += depth == 1
+                if found.names != NULL and (depth == 1 or depth == 3):
+                    note_name(found.names, depth, p + found.position + 1, at - found.position - 2)
+                if at == size or p[at] != 0x3A:
+                    expect = WANT_COLON
+                    break
+            at += 1
+            expect = WANT_VALUE
+            if at == size or not (p[at] == 0x22 or p[at] == 0x2D or is_digit(p[at])):
+                break
+            why = scalar_end(p, &at, size, &quotes)
+            if why != JSON_OK:
+                found.position = at
+                return why
             expect = WANT_COMMA_OR_CLOSE
-            continue
-        place[0] = at
-        return JSON_OK
 
 
 cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found) noexcept nogil:
     """A whole text: one value and space around it."""
     cdef Py_ssize_t at = 0
     cdef int why
+    cdef uint64_t quotes[QUOTED_WORDS]
     found.spaces = 0
     found.keys = 0
-    found.position = bad_utf8(p, size)
-    if found.position >= 0:
-        return NOT_UTF8
+    found.quotes = NULL
+    if size <= QUOTED_BYTES and map_quotes(p, size, quotes):
+        found.quotes = quotes
+    else:
+        found.position = bad_utf8(p, size)
+        if found.position >= 0:
+            return NOT_UTF8
     why = scan_value(p, &at, size, depth_max, found)
     if why != JSON_OK:
         return why

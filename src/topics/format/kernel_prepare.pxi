@@ -40,7 +40,7 @@ cdef int text_part(object value, Py_ssize_t limit, Text* out) except -1:
     return out.size <= limit
 
 
-cdef bytes value_text(object index, str name, object value):
+cdef bytes value_text(Py_ssize_t index, str name, object value):
     """The JSON of a value. Where it fails or holds a null, which may be a NaN, the Python twin decides."""
     cdef bytes text
     try:
@@ -55,7 +55,7 @@ cdef bytes value_text(object index, str name, object value):
         raise InvalidRecord(index, f"{name!r} has no JSON form: {error}") from None
 
 
-cdef object json_part(object index, str name, object value, bint checked, Text* out, Py_ssize_t* keys):
+cdef object json_part(Py_ssize_t index, str name, object value, bint checked, Text* out, Py_ssize_t* keys):
     """The text of `data` or `meta`; the returned object keeps it alive."""
     cdef JsonScan found
     cdef int why
@@ -247,7 +247,7 @@ cdef object json_key(Text* key):
     return text
 
 
-cdef int check_meta(object index, Text* meta, Py_ssize_t keys) except -1:
+cdef int check_meta(Py_ssize_t index, Text* meta, Py_ssize_t keys) except -1:
     """Refuse a meta beyond its limits; a JSON null is no meta."""
     cdef Py_ssize_t at = 0
     while is_space(meta.data[at]):

@@ -202,3 +202,30 @@ def test_accepted_text_means_the_same_to_other_readers(ops: ModuleType, text: by
 def test_keys_of_the_outermost_object_are_counted(value: object) -> None:
     expected = len(value) if isinstance(value, dict) else 0
     assert scan_json(json.dumps(value, indent=1).encode(), 124, True)[1] == expected
+
+
+plain_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters='"\\'), max_size=150)
+plain_values = st.recursive(
+    plain_texts | st.integers(-(10**9), 10**9),
+    lambda children: st.lists(children, max_size=6) | st.dictionaries(plain_texts, children, max_size=6),
+    max_leaves=30,
+)
+
+
+@needs_kernel
+@given(damaged(plain_values.map(lambda value: json.dumps(value, separators=(",", ":")).encode())))
+def test_texts_without_escapes_are_judged_alike_by_kernel_and_reference(text: bytes) -> None:
+    assert_same("compact_json", text, 124)
+
+
+@needs_kernel
+@pytest.mark.parametrize("size", [62, 63, 64, 65, 126, 127, 128, 129, 1022, 1023, 1024, 1025, 1026])
+def test_a_string_that_ends_around_a_border_of_the_quote_map_is_judged_alike(size: int) -> None:
+    text = b'{"a":"' + b"x" * (size - 8) + b'"}'
+    assert len(text) == size
+    for cut in range(max(size - 70, 0), size + 1):
+        assert_same("compact_json", text[:cut], 124)
+    for byte in (b'"', b"\\", b"\n", b"\x80", b" "):
+        assert_same("compact_json", text[:-1] + byte, 124)
+        assert_same("compact_json", text[:-3] + byte + text[-2:], 124)
+        assert_same("compact_json", text + byte, 124)
