@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import GeneratorType
 
+from topics.api.append import append
 from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
 from topics.api.bodies import Bodies
-from topics.api.call import Call, decode_segment
+from topics.api.call import JSON, Call, decode_segment
+from topics.api.express import AppendExpress, Station, Terminal
 from topics.api.hosts import Hosts
 from topics.api.http import Admission, Answer, Head, Later, Request, Response, Socket, Stream
 from topics.api.metrics import metrics
@@ -68,17 +70,35 @@ class Application:
     def __init__(self, options: AppOptions, clock: Clock) -> None:
         self.options = options
         self.clock = clock
-        self.service: Service | None = None
-        """None until recovery has ended."""
+        self._service: Service | None = None
         self.progress = 0.0
         """How far recovery is, 0 to 1."""
-        self.stopping = False
         self._started_ns = clock.monotonic_ns()
         self._slots = Slots(options.max_inflight_per_key)
         self._hosts = Hosts(options.hosts)
         self._bodies = Bodies(options.max_inflight_body_bytes)
         self._places: dict[tuple[str, str], tuple[Route, tuple[str | None, ...]]] = {}
         """What a method and a path were found to mean."""
+        self._terminal = Terminal(self._slots)
+        self._expresses: dict[tuple[str, Key, bool, int | None], AppendExpress] = {}
+
+    @property
+    def service(self) -> Service | None:
+        """None until recovery has ended."""
+        return self._service
+
+    @service.setter
+    def service(self, service: Service) -> None:
+        self._service = service
+        self._terminal.station = Station(service)
+
+    @property
+    def stopping(self) -> bool:
+        return self._terminal.stopping
+
+    @stopping.setter
+    def stopping(self, stopping: bool) -> None:
+        self._terminal.stopping = stopping
 
     @property
     def uptime_ms(self) -> int:
@@ -162,6 +182,23 @@ class Application:
         if route is None:
             raise MethodNotAllowed("this path does not take that method", allow=node.allow())
         return route
+
+    def express(self, head: Head, admission: Admission, answer_max: int | None) -> AppendExpress | None:
+        call = admission.context
+        if not isinstance(call, Call) or call.route.handler is not append or None in call.names:
+            return None
+        headers = head.headers
+        if not call.content_type().startswith(JSON) or b"idempotency-key" in headers:
+            return None
+        if int(headers.get(b"content-length", b"0")) > admission.body_limit:
+            return None
+        asked = (call.names[0], call.key, call.flag("return_seqs", True), answer_max)
+        express = self._expresses.get(asked)
+        if express is None:
+            if len(self._expresses) >= _PLACES_MAX:
+                self._expresses.clear()
+            express = self._expresses[asked] = AppendExpress(self._terminal, *asked)
+        return express
 
     # -- the whole request ---------------------------------------------------------------------------------------------
 

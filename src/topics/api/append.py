@@ -16,7 +16,7 @@ from topics.api.service import Service
 from topics.api.topics import check_dead_letter
 from topics.api.wire import AppendIn, RecordIn, decode
 from topics.broker.steps import Steps
-from topics.format.ops import prepare, prepare_body
+from topics.format.ops import prepare, prepare_body, render_ack
 from topics.format.prepared import Prepared
 from topics.model import limits
 from topics.model.config import TopicConfig, check_numbers
@@ -166,27 +166,7 @@ def _check_key(key: str | None) -> None:
 def _answer(
     call: Call, topic: str, first: int, count: int, created: bool, deduped: bool, synced: bool, waited: int, now_ns: int
 ) -> Response:
-    last = first + count - 1
-    query = call.head.query
-    if query and not call.flag("return_seqs", True):
-        seqs = b""
-    elif count == 1:
-        seqs = b',"seqs":[%d]' % first
-    else:
-        seqs = b',"seqs":[' + ",".join(map(str, range(first, last + 1))).encode() + b"]"
-    more = b""
-    if not deduped:
-        shape = b',"wal_append_ms":0.000000,"fsync_ms":%.6f' if synced else b',"wal_append_ms":%.6f,"fsync_ms":0.000000'
-        more = shape % (waited / 1e6)
-    body = b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,%b}' % (
-        topic.encode(),  # a name that could be created needs no escapes
-        first,
-        last,
-        seqs,
-        last,
-        count,
-        b"true" if created else b"false",
-        b"true" if deduped else b"false",
-        call.performance(now_ns, more),
-    )
+    seqs = not call.head.query or call.flag("return_seqs", True)
+    total = now_ns - call.head.received_ns
+    body = render_ack(b"", topic.encode(), first, count, seqs, created, deduped, synced, waited, total)
     return Response(201 if created else 200, body)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from topics.api import compress
-from topics.api.http import Admission, Answer, App, Head, Later, Request, Response, Sink, Socket, Stream
+from topics.api.http import Admission, Answer, App, Express, Head, Later, Request, Response, Sink, Socket, Stream
 from topics.api.options import TransportOptions
 
 # Up to here a body is inflated or compressed between two turns of the loop, above it in a thread.
@@ -104,6 +104,14 @@ class Exchange:
             self.refuse(self._app.unsupported_encoding(self.head))
             return False
         return True
+
+    def express(self) -> Express | None:
+        """The short way of further requests with this head, which was let pass."""
+        headers = self.head.headers
+        if self._admission is None or b"content-encoding" in headers:
+            return None
+        answer_max = self._options.compress_min if b"accept-encoding" in headers else None
+        return self._app.express(self.head, self._admission, answer_max)
 
     @property
     def body_size(self) -> int:

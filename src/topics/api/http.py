@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from topics.api.known import Known
+    from topics.api.ticker import Ticker
 
 Header = tuple[bytes, bytes]
 
@@ -238,6 +242,37 @@ class Later:
             raise
 
 
+class Rider(Protocol):
+    """A connection on which a request went by express. It is told one of three things, once, on the loop, and of one
+    request after the other in their order. `known` is what the transport knows of the head."""
+
+    ending: bool
+    """The last answer is due: it has to be said in full."""
+    ticker: Ticker
+
+    def arrived(self, answer: bytes) -> None:
+        """The whole answer in HTTP/1.1, on a connection that lives on."""
+        ...
+
+    def arrived_late(self, known: Known, answer: Response) -> None:
+        """Any other answer."""
+        ...
+
+    def sent_back(self, known: Known, data: bytes, start: int) -> None:
+        """Nothing was done for it; it has to take the usual way."""
+        ...
+
+
+class Express(Protocol):
+    """The short way of requests with one and the same head, from their bytes to the bytes of an answer, for those that
+    come often and can be dealt with many at a time."""
+
+    def take(self, rider: Rider, known: Known, data: bytes, start: int) -> bool:
+        """A request whose body begins at `start`; False if it has to take the usual way. The rider hears of
+        one that was taken in a later turn of the loop."""
+        ...
+
+
 class App(Protocol):
     """What the transport drives. `begin` sees each head before its body is read (authentication, routing, limits);
     `handle` gets the whole request. Neither raises: errors are answers. What `handle` returns to be awaited belongs to
@@ -246,6 +281,11 @@ class App(Protocol):
     def begin(self, head: Head) -> Admission | Response: ...
 
     def handle(self, request: Request) -> Answer | Later | Awaitable[Answer]: ...
+
+    def express(self, head: Head, admission: Admission, answer_max: int | None) -> Express | None:
+        """For requests with exactly this head, which `begin` let pass, on HTTP/1.1 connections that live on. Answers
+        have to be smaller than `answer_max`: larger ones would be compressed."""
+        ...
 
     def too_large(self, head: Head) -> Response: ...
 

@@ -53,7 +53,7 @@ class Http1:
         self._options = connection.options
         self._ticker = connection.ticker
         self._parser = httptools.HttpRequestParser(self)
-        self._pipeline = Pipeline(connection, self._settled, self._switch)
+        self._pipeline = Pipeline(connection, self._settled, self._switch, self._repeated)
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._in_head = False
@@ -87,12 +87,26 @@ class Http1:
             self._held += data
             return
         pipeline = self._pipeline
+        known: Known | None = None
+        start = 0
+        fresh = self._incoming is None and not self._in_head and pipeline.takes_known and len(data) <= SLICE
+        if fresh:
+            # Input that starts with a request, while nothing is under way or only what went by express.
+            start = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
+            known = self._known.get(data[:start])
+            if known is not None:
+                if len(data) - start != known.length:
+                    known = None
+                elif known.express is not None and pipeline.send_express(known.express, known, data, start):
+                    return
         pipeline.cork()
         try:
-            if len(data) > SLICE:
+            if known is not None:
+                pipeline.add(self._repeated(known, data[start:]))
+            elif fresh and start > 3:
+                self._parse_next(data, data[:start])
+            elif len(data) > SLICE:
                 self._parse_slices(data)
-            elif self._between_requests and pipeline.at_rest:
-                self._parse_next(data)
             else:
                 self._parse(data)
         finally:
@@ -110,18 +124,8 @@ class Http1:
     def _between_requests(self) -> bool:
         return self._incoming is None and not self._in_head and self._upgrading is None
 
-    def _parse_next(self, data: bytes) -> None:
-        """Input that starts with a request, while nothing else is under way."""
-        end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
-        if end < 0:
-            self._parse(data)
-            return
-        end += 4
-        start = data[:end]
-        known = self._known.get(start)
-        if known is not None and len(data) - end == known.length:
-            self._repeat(known, data[end:])
-            return
+    def _parse_next(self, data: bytes, start: bytes) -> None:
+        """Input that starts with a request, whose head should be `start`."""
         self._first, self._plain = True, None
         self._parse(data)
         self._first = False
@@ -129,16 +133,17 @@ class Http1:
         if self._plain is not None and start[:1].isalpha():
             self._known.add(start, self._plain)
 
-    def _repeat(self, known: Known, body: bytes) -> None:
+    def _repeated(self, known: Known, body: bytes) -> Exchange:
+        """A request whose head is known."""
         connection = self._connection
-        method, target, path, query, headers, length = known
+        method, target, path, query, headers, length, _ = known
         received_ns = self._ticker.monotonic_ns()
         head = Head(method, target, path, query, headers, "1.1", connection.peer, connection.secure, received_ns)
         exchange = Exchange(self._app, self._options, head, self._pipeline.answered)
         if exchange.begin() and length and not exchange.collect(body):
             exchange.refuse_too_large()
         exchange.unread = False
-        self._pipeline.add(exchange)
+        return exchange
 
     def _parse_slices(self, data: bytes) -> None:
         for start in range(0, len(data), SLICE):
@@ -150,18 +155,22 @@ class Http1:
             self._parse(data[start : start + SLICE])
 
     def _parse(self, data: bytes) -> None:
+        stopped = -1
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._stopped_at_upgrade(data[upgrade.args[0] :])
+            stopped = upgrade.args[0]
         except httptools.HttpParserError as error:
             self._deaf = True
             self._misread(error)
-        else:
-            if self._in_head:
-                self._head_bytes += len(data)
-                if self._head_bytes > self._options.head_bytes_max:
-                    self._refuse(Response(431))
+            return
+        if stopped >= 0:
+            # Not within `except`: what the parser raises there has this as its context, and not what a callback raised.
+            self._stopped_at_upgrade(data[stopped:])
+        elif self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._options.head_bytes_max:
+                self._refuse(Response(431))
 
     def _misread(self, error: httptools.HttpParserError) -> None:
         if isinstance(error, httptools.HttpParserCallbackError):
@@ -324,11 +333,13 @@ class Http1:
         head = Head(method, target, path, query, headers, version, connection.peer, connection.secure, received_ns)
         exchange = Exchange(self._app, self._options, head, self._pipeline.answered, parser.should_keep_alive())
         exchange.upgrades = upgrades
+        self._incoming = exchange
+        admitted = exchange.begin()
         if first and exchange.keep_alive and version == "1.1" and UNPLAIN.isdisjoint(headers):
             length = int(headers.get(b"content-length", b"0"))
-            self._plain = Known(method, target, path, query, headers, length)
-        self._incoming = exchange
-        if not exchange.begin():
+            express = exchange.express() if admitted else None
+            self._plain = Known(method, target, path, query, headers, length, express)
+        if not admitted:
             self._refuse_at_head(exchange)
         else:
             self._expect_body(exchange, headers)

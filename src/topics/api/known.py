@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from topics.api.http import Express
+
 HEAD_BYTES_MAX = 1024
-HEADS_MAX = 2048
+HEADS_MAX = 8192
 
 
 class Known(NamedTuple):
@@ -22,6 +24,7 @@ class Known(NamedTuple):
     """Shared by all requests with this head."""
     length: int
     """Bytes of body that follow."""
+    express: Express | None
 
 
 class KnownHeads:

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from topics.api.exchange import Exchange, begin_stream
-from topics.api.http import Head, Response, Socket, Stream
+from topics.api.http import Express, Head, Response, Socket, Stream
+from topics.api.known import Known
 from topics.api.render import http1_response, http1_stream, start_of
 from topics.api.sink import Http1Sink
 from topics.api.ws import not_an_upgrade
@@ -25,14 +26,27 @@ SAFE = frozenset(("GET", "HEAD"))
 
 
 class Pipeline:
+    """Also the `Rider` of what goes by express: requests at its front, all by the same one."""
+
     def __init__(
-        self, connection: Connection, settled: Callable[[], None], switch: Callable[[Exchange, Socket], None]
+        self,
+        connection: Connection,
+        settled: Callable[[], None],
+        switch: Callable[[Exchange, Socket], None],
+        repeated: Callable[[Known, bytes], Exchange],
     ) -> None:
         self._connection = connection
-        self._ticker = connection.ticker
+        self.ticker = connection.ticker
         self._settled = settled
         self._switch = switch
+        self._repeated = repeated
         self._queue: deque[Exchange] = deque()
+        """Behind what goes by express."""
+        self._riding = 0
+        """Requests that went by express and are not answered."""
+        self._express: Express | None = None
+        self._returned = 0
+        """Requests at the front of the queue that were sent back."""
         self._out: list[bytes] | None = None
         """While requests are parsed: their answers, to be written together."""
         self._sink: Http1Sink | None = None
@@ -45,16 +59,21 @@ class Pipeline:
         """Input may still come; see `Connection.close`."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + self._riding
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue) or self._sink is not None
+        return bool(self._queue or self._riding) or self._sink is not None
 
     @property
     def at_rest(self) -> bool:
         """Every request has been answered, and another one is welcome."""
-        return not (self._queue or self.ending or self._sink is not None)
+        return not (self._queue or self._riding or self.ending or self._sink is not None)
+
+    @property
+    def takes_known(self) -> bool:
+        """The next request may go by express."""
+        return not (self._queue or self.ending or self.over or self._sink is not None)
 
     @property
     def streaming(self) -> bool:
@@ -81,7 +100,7 @@ class Pipeline:
             return
         queue = self._queue
         queue.append(exchange)
-        if exchange.answer is None and len(queue) == 1 and self._sink is None:
+        if exchange.answer is None and len(queue) == 1 and self._sink is None and not self._riding:
             exchange.start()
         else:
             self._pump()
@@ -104,9 +123,9 @@ class Pipeline:
             # By far the most frequent case: the next answer due, with nothing special about it.
             queue.popleft()
             body = answer.body
-            start = self._ticker.heads.get((answer.status, answer.content_type))
+            start = self.ticker.heads.get((answer.status, answer.content_type))
             if start is None:
-                start = start_of(self._ticker, answer.status, answer.content_type)
+                start = start_of(self.ticker, answer.status, answer.content_type)
             self.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
             if queue:
                 self._pump()
@@ -121,7 +140,7 @@ class Pipeline:
         self._pumping = True
         queue = self._queue
         try:
-            while queue and self._sink is None and not self.over:
+            while queue and self._sink is None and not (self.over or self._riding):
                 if queue[0].answer is not None:
                     self._emit(queue.popleft())
                 elif not self._start_more():
@@ -156,7 +175,7 @@ class Pipeline:
             return
         assert answer is not None
         keep_alive = self._keeps_alive(exchange) and not answer.close
-        self.write(http1_response(self._ticker, exchange.head, answer, keep_alive))
+        self.write(http1_response(self.ticker, exchange.head, answer, keep_alive))
         if not keep_alive:
             self._end(exchange.unread)
 
@@ -182,13 +201,58 @@ class Pipeline:
             waiting.drop()
         self._queue.clear()
 
+    # What goes by express.
+
+    def send_express(self, express: Express, known: Known, data: bytes, start: int) -> bool:
+        """Let a request go by express; False if it has to take the usual way."""
+        if self._riding and (self._express is not express or self._riding >= self._connection.options.pipeline_max):
+            return False
+        if not express.take(self, known, data, start):
+            return False
+        self._express = express
+        self._riding += 1
+        return True
+
+    def arrived(self, answer: bytes) -> None:
+        self._riding -= 1
+        if not self.over:
+            self.write(answer)
+            self._one_less()
+
+    def arrived_late(self, known: Known, answer: Response) -> None:
+        self._riding -= 1
+        if not self.over:
+            connection = self._connection
+            method, target, path, query, headers, _, _ = known
+            head = Head(method, target, path, query, headers, "1.1", connection.peer, connection.secure, 0)
+            keep_alive = not (answer.close or (self.ending and not self._queue and not self._riding))
+            self.write(http1_response(self.ticker, head, answer, keep_alive))
+            if not keep_alive:
+                self._end(False)
+            self._one_less()
+
+    def sent_back(self, known: Known, data: bytes, start: int) -> None:
+        self._riding -= 1
+        if not self.over:
+            self._queue.insert(self._returned, self._repeated(known, data[start:]))
+            self._returned += 1
+            self._one_less()
+
+    def _one_less(self) -> None:
+        if not self._riding:
+            self._returned = 0
+            if self._queue:
+                self._pump()
+            else:
+                self._settled()
+
     # Streams.
 
     def _open_stream(self, exchange: Exchange, answer: Stream) -> None:
         head = exchange.head
         chunked = head.version == "1.1"
         keep_alive = self._keeps_alive(exchange) and chunked
-        self.write(http1_stream(self._ticker, head, answer, keep_alive, chunked))
+        self.write(http1_stream(self.ticker, head, answer, keep_alive, chunked))
         exchange.release()
         if head.method == "HEAD":
             if not keep_alive:

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from topics.api.http import Answer, Later
 from topics.api.pace import Pace
@@ -33,6 +33,12 @@ _QUICK_WRITE_NS = 5_000_000
 """The same without a sync. Getting the interpreter back from another thread can take as long by itself."""
 
 
+class Resumed(Protocol):
+    """Who waits for something, and goes on when the loop gets to it."""
+
+    def resume(self) -> None: ...
+
+
 class Pump:
     """Lives on one event loop. `lock` is the store's."""
 
@@ -44,7 +50,7 @@ class Pump:
         self.background = Background(store, self.committer)
         self._thread_id = threading.get_ident()
         self._writers = [_Writer(self, shard) for shard in store.shards]
-        self._released: list[_Run[Any] | _Wait] = []
+        self._released: list[Resumed] = []
         """Runs to go on with; appended to under the lock by whoever completes something."""
         self._wanted: set[int] = set()
         """Shards with something to write at the end of this turn of the loop."""
@@ -139,6 +145,11 @@ class Pump:
             self._flush_soon = True
             self.loop.call_soon(self._flush)
 
+    def write_now(self, shards: set[int]) -> None:
+        """For somebody who has collected a turn of the loop by himself."""
+        self._wanted |= shards
+        self._flush()
+
     def _flush(self) -> None:
         self._flush_soon = False
         wanted, self._wanted = self._wanted, set()
@@ -190,7 +201,7 @@ class Pump:
 
     # -- waking ----------------------------------------------------------------------------------------------------
 
-    def released(self, run: _Run[Any] | _Wait) -> None:
+    def released(self, run: Resumed) -> None:
         """Under the lock, from any thread. The first of a batch schedules the one wake-up for all of it."""
         self._released.append(run)
         if not self._wake_soon:

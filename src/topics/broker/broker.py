@@ -25,13 +25,13 @@ from topics.format.prepared import Prepared
 from topics.host.clock import Clock
 from topics.model.config import TopicConfig, check_config
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
-from topics.storage.append import Append
+from topics.storage.append import Append, shares_submission
 from topics.storage.leasing import check_delays
 from topics.storage.names import TAGS
 from topics.storage.namesearch import Search, is_quick, search_ahead
 from topics.storage.scan import check_there
 from topics.storage.store import Store
-from topics.storage.submission import Submission, WaitFirst
+from topics.storage.submission import Submission, Waiter, WaitFirst
 from topics.storage.topic import Topic
 
 _HEADS_MS = 10
@@ -177,6 +177,22 @@ class Broker:
                 return store.append(name, prepared, key)
             except WaitFirst:
                 return None
+
+    def append_together(self, name: str, prepared: Prepared, waiter: Waiter) -> Append | None:
+        """Order the appends of several callers, which `prepared` holds one behind the other; `waiter` is released when
+        all are settled. None where each of them has to be asked for by itself."""
+        store = self.store
+        with store.lock:
+            known = store.topics.get(name)
+            if known is None or known.closing or not shares_submission(known.ordered.config):
+                return None
+            try:
+                append = store.append(name, prepared)
+            except WaitFirst:
+                return None
+            assert append.submission is not None
+            append.submission.waiters.append(waiter)
+            return append
 
     def append(
         self, name: str, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool

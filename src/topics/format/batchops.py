@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from topics.format import frame, segment
+from topics.format.ack import render_ack
 from topics.format.append_body import prepare_body
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
@@ -18,6 +19,7 @@ from topics.format.columns import Columns, int_column, text_column
 from topics.format.decode import decode_columns
 from topics.format.envelope import BadEnvelope, accounted_bytes, decode_key, split_envelope, split_raw
 from topics.format.frame import BadFrame
+from topics.format.gather import Gather
 from topics.format.jsontext import compact_body, compact_json
 from topics.format.layout import SEGMENT_LAYOUT, WAL_LAYOUT
 from topics.format.layout import check_dead as _check_dead
@@ -36,6 +38,7 @@ from topics.model import limits
 __all__ = [
     "SEGMENT_LAYOUT",
     "WAL_LAYOUT",
+    "Gather",
     "collect_columns",
     "collect_keys",
     "collect_tags",
@@ -50,6 +53,7 @@ __all__ = [
     "prepare_body",
     "rebase",
     "rebuild_idx",
+    "render_ack",
     "render_json",
     "restamp",
     "restamp_staged",
@@ -77,8 +81,11 @@ def stamp(
     ts: int,
     durable: bool,
     more_last: bool,
+    ends: bytes | None = None,
 ) -> None:
-    """Fill in what `prepare` could not know: topic, seqs, time, class, the borders of the submission, checksums."""
+    """Fill in what `prepare` could not know: topic, seqs, time, class, the borders of submissions, checksums.
+    `ends` are those of `Prepared`."""
+    borders = None if ends is None else {end for (end,) in _U32.iter_unpack(ends)}
     _check_entries(entries, 0, count)
     if first_seq + count > 1 << 64:
         raise OverflowError("seqs have 64 bits")
@@ -93,7 +100,7 @@ def stamp(
             flags &= segment.KEPT
             if durable:
                 flags |= frame.DURABLE
-            if more_last or i < count - 1:
+            if (more_last or i < count - 1) and (i == count - 1 or not borders or i + 1 not in borders):
                 flags |= frame.MORE
             _STAMP.pack_into(view, offset + 5, flags, topic_id, first_seq + i, ts)
             _U64.pack_into(view, end - 8, xxh3_64(view[offset + 4 : end - 8]))

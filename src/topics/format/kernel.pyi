@@ -17,6 +17,13 @@ def prepare(
     checked: bool = False,
     strict_fields: bool = True,
 ) -> Prepared: ...
+
+class Gather:
+    @property
+    def size(self) -> int: ...
+    def add(self, text: bytes, start: int, count_max: int) -> int: ...
+    def take(self) -> Prepared: ...
+
 def prepare_body(text: bytes, count_max: int) -> tuple[Prepared, bytes, bool] | None: ...
 def stamp(
     frames: bytearray,
@@ -27,6 +34,7 @@ def stamp(
     ts: int,
     durable: bool,
     more_last: bool,
+    ends: bytes | None = None,
 ) -> None: ...
 def rebase(entries: bytearray, start_index: int, count: int, delta: int) -> None: ...
 def scan_wal(buf: Buffer, start: int, end: int, entries: bytearray) -> WalScan: ...
@@ -88,6 +96,18 @@ def collect_columns(
     base: int,
     dead: bytes | None,
 ) -> Columns: ...
+def render_ack(
+    start: bytes,
+    topic: bytes,
+    first: int,
+    count: int,
+    seqs: bool,
+    created: bool,
+    deduped: bool,
+    synced: bool,
+    waited_ns: int,
+    total_ns: int,
+) -> bytes: ...
 def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]: ...
 def render_json(
     buf: Buffer,

@@ -277,9 +277,10 @@ cdef object too_large(object index, object accounted):
 
 cdef void stamp_frames(
     uint8_t* frames, uint8_t* entries, Py_ssize_t count, uint64_t topic_id, uint64_t first_seq, uint64_t ts,
-    bint durable, bint more_last,
+    bint durable, bint more_last, const uint8_t* ends, const uint8_t* ends_end,
 ) noexcept nogil:
     cdef Py_ssize_t i
+    cdef bint more
     cdef uint8_t* entry = entries
     cdef uint8_t* p
     cdef uint32_t length
@@ -287,7 +288,11 @@ cdef void stamp_frames(
     for i in range(count):
         p = frames + load32(entry)
         length = load32(entry + 4)
-        p[5] = (entry[16] & KEPT) | common | (MORE if more_last or i < count - 1 else 0)
+        more = more_last or i < count - 1
+        if ends != ends_end and load32(ends) == <uint32_t>(i + 1):
+            ends += 4
+            more = more_last and i == count - 1
+        p[5] = (entry[16] & KEPT) | common | (MORE if more else 0)
         store64(p + 6, topic_id)
         store64(p + 14, first_seq + i)
         store64(p + 22, ts)
@@ -303,10 +308,15 @@ cdef inline int check_entries(Py_ssize_t size, Py_ssize_t start_index, Py_ssize_
 
 
 def stamp(frames, entries, Py_ssize_t count, uint64_t topic_id, uint64_t first_seq, uint64_t ts, bint durable,
-          bint more_last):
+          bint more_last, bytes ends=None):
     cdef Py_buffer data, index
     cdef Py_ssize_t i
     cdef uint8_t* entry
+    cdef const uint8_t* marks = NULL
+    cdef const uint8_t* marks_end = NULL
+    if ends is not None:
+        marks = <const uint8_t*>PyBytes_AS_STRING(ends)
+        marks_end = marks + PyBytes_GET_SIZE(ends) // 4 * 4
     PyObject_GetBuffer(frames, &data, PyBUF_WRITABLE)
     try:
         PyObject_GetBuffer(entries, &index, PyBUF_WRITABLE)
@@ -322,9 +332,10 @@ def stamp(frames, entries, Py_ssize_t count, uint64_t topic_id, uint64_t first_s
             if data.len >= RELEASE_GIL_BYTES:
                 with nogil:
                     stamp_frames(<uint8_t*>data.buf, <uint8_t*>index.buf, count, topic_id, first_seq, ts, durable,
-                                 more_last)
+                                 more_last, marks, marks_end)
             else:
-                stamp_frames(<uint8_t*>data.buf, <uint8_t*>index.buf, count, topic_id, first_seq, ts, durable, more_last)
+                stamp_frames(<uint8_t*>data.buf, <uint8_t*>index.buf, count, topic_id, first_seq, ts, durable,
+                             more_last, marks, marks_end)
         finally:
             PyBuffer_Release(&index)
     finally:

@@ -15,6 +15,7 @@ try:
 except ImportError as _error:
     kernel = None
     from topics.format.batchops import (
+        Gather,
         collect_columns,
         collect_keys,
         collect_tags,
@@ -29,6 +30,7 @@ except ImportError as _error:
         prepare_body,
         rebase,
         rebuild_idx,
+        render_ack,
         render_json,
         restamp,
         restamp_staged,
@@ -48,7 +50,8 @@ except ImportError as _error:
     )
 else:
     kernel = _kernel
-    from topics.format.kernel import (
+    from topics.format.kernel import (  # type: ignore[assignment]
+        Gather,
         collect_columns,
         collect_keys,
         collect_tags,
@@ -63,6 +66,7 @@ else:
         prepare_body,
         rebase,
         rebuild_idx,
+        render_ack,
         render_json,
         restamp,
         restamp_staged,
@@ -80,6 +84,7 @@ __all__ = [
     "KERNEL",
     "SEGMENT_LAYOUT",
     "WAL_LAYOUT",
+    "Gather",
     "collect_columns",
     "collect_keys",
     "collect_tags",
@@ -95,6 +100,7 @@ __all__ = [
     "prepare_body",
     "rebase",
     "rebuild_idx",
+    "render_ack",
     "render_json",
     "reference",
     "restamp",

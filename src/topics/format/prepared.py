@@ -10,9 +10,17 @@ ScanReason = Literal["end", "zeros", "bad", "unfinished"]
 class Prepared:
     """A checked batch as frames without topic, seq, time and checksum; `stamp` fills those in once they are known."""
 
-    __slots__ = ("accounted", "count", "delays", "entries", "frames", "has_tags")
+    __slots__ = ("accounted", "count", "delays", "ends", "entries", "frames", "has_tags")
 
-    def __init__(self, frames: bytearray, entries: bytearray, count: int, accounted: int, has_tags: bool) -> None:
+    def __init__(
+        self,
+        frames: bytearray,
+        entries: bytearray,
+        count: int,
+        accounted: int,
+        has_tags: bool,
+        ends: bytes | None = None,
+    ) -> None:
         self.frames = frames
         """Append frames back to back."""
         self.entries = entries
@@ -23,6 +31,9 @@ class Prepared:
         self.has_tags = has_tags
         self.delays: list[int] | None = None
         """For a queue: ms, per record, until it may be claimed."""
+        self.ends = ends
+        """Where several requests share the batch: how many records there are up to the end of each (u32). In the log
+        each of them is a submission of its own; None = all of it is one."""
 
     def __repr__(self) -> str:
         return f"Prepared({self.count} records, {len(self.frames)} frame bytes, {self.accounted} accounted)"

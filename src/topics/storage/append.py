@@ -11,7 +11,7 @@ from topics.format.control import Dedupe, EvictWatermark, HeadWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.ops import stamp
 from topics.format.prepared import Prepared
-from topics.model.config import Durability
+from topics.model.config import Durability, TopicConfig
 from topics.model.errors import RecordTooLarge, TopicFull
 from topics.rules.retention import evict_count, excess, reserve_ahead
 from topics.storage.submission import Buffers, Submission, WaitFirst
@@ -118,6 +118,11 @@ def check_room(topic: Topic, prepared: Prepared) -> None:
             )
 
 
+def shares_submission(config: TopicConfig) -> bool:
+    """Whether appends to such a topic may be ordered together: none of them decides what becomes of another."""
+    return not (config.cap_records or config.cap_bytes) and config.commit_class != Durability.EPHEMERAL
+
+
 @dataclass(slots=True)
 class Rider:
     """What shares an append's submission: frames in front of its records, and what is done with them or without."""
@@ -167,14 +172,16 @@ def order_append(
         chunk = topic.tail.add(first, prepared.entries, count)
         try:
             evict = _plan_eviction(topic, prepared, effect)
-            stamp(prepared.frames, prepared.entries, count, topic.id, first, ts, durable, evict is not None)
+            stamp(
+                prepared.frames, prepared.entries, count, topic.id, first, ts, durable, evict is not None, prepared.ends
+            )
         except BaseException:
             topic.tail.cut_after(ordered.head)
             raise
         start = (first - chunk.first_seq) * ENTRY_SIZE
         chunk.buffer[start : start + len(prepared.entries)] = prepared.entries
     else:
-        stamp(prepared.frames, prepared.entries, count, topic.id, first, ts, durable, False)
+        stamp(prepared.frames, prepared.entries, count, topic.id, first, ts, durable, False, prepared.ends)
         chunk = topic.tail.add(first, prepared.entries, count)
     buffers: Buffers = []
     prefix = 0

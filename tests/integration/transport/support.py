@@ -121,6 +121,9 @@ class EchoApp:
                 socket.send(message.encode() if isinstance(message, str) else b"binary %d" % len(message))
         self.events.append("socket gone")
 
+    def express(self, head: Head, admission: Admission, answer_max: int | None) -> None:
+        return None
+
     def too_large(self, head: Head) -> Response:
         return Response(413, b'{"error":"too large"}')
 

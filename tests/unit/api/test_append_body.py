@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.format.twins import damaged, json_values, names, needs_kernel
 from topics.api.append import read_body
 from topics.api.wire import AppendIn, decode
-from topics.format.ops import prepare, prepare_body
+from topics.format.ops import Gather, prepare, prepare_body, reference
 from topics.format.prepared import Prepared
+from topics.format.segment import ENTRY
 from topics.model import limits
 from topics.model.errors import TopicsError
 
@@ -119,3 +122,44 @@ def test_default_node_reaches_records_without_one() -> None:
 def test_repeated_records_are_refused_the_quick_way_too() -> None:
     with pytest.raises(TopicsError, match="twice"):
         read_body(b'{"records":[{"data":1}],"records":[{"data":2}]}', AppendIn)
+
+
+@given(st.lists(st.tuples(bodies, st.booleans()), min_size=1, max_size=6), st.integers(0, 5))
+def test_gathered_bodies_are_the_batches_one_behind_the_other(sent: list[tuple[dict[str, Any], bool]], at: int) -> None:
+    gather, frames, counts = Gather(), bytearray(), []
+    sizes, accounted, tags = [], 0, False
+    for body, plain in sent:
+        text = msgspec.json.encode({"records": body["records"]} if plain else body)
+        quick = prepare_body(text, limits.RECORDS_PER_APPEND)
+        taken = gather.add(b" " * at + text, at, limits.RECORDS_PER_APPEND)
+        if quick is None or quick[1] != b'{"records":[]}':
+            assert taken == 0
+            continue
+        batch = quick[0]
+        assert taken == batch.count
+        sizes += [length for _, length, *_ in ENTRY.iter_unpack(batch.entries)]
+        frames += batch.frames
+        counts.append(batch.count)
+        accounted += batch.accounted
+        tags = tags or batch.has_tags
+    assert gather.size == len(frames)
+    whole = gather.take()
+    places = [(offset, length) for offset, length, *_ in ENTRY.iter_unpack(whole.entries)]
+    assert places == list(zip(accumulate(sizes, initial=0), sizes, strict=False))
+    assert (whole.frames, whole.count, whole.accounted, whole.has_tags) == (frames, sum(counts), accounted, tags)
+    assert whole.ends == struct.pack(f"<{len(counts)}I", *accumulate(counts))
+    assert (gather.size, gather.take().count) == (0, 0)
+
+
+def test_gather_takes_no_more_records_than_asked_for() -> None:
+    gather = Gather()
+    text = b'{"records":[{"data":1},{"data":2}]}'
+    assert [gather.add(text, 0, most) for most in (1, 2, 1, 3)] == [0, 2, 0, 2]
+    assert gather.take().count == 4
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_gather_reads_nothing_outside_the_text(start: int) -> None:
+    for kind in (Gather, reference.Gather):
+        with pytest.raises(ValueError, match="outside"):
+            kind().add(b"{}", start, 1)

@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import cast
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topics.api.http import Admission, Head, Request, Response
@@ -35,6 +35,9 @@ class MirrorApp:
 
     def handle(self, request: Request) -> Response:
         return Response(200, b"%b %b" % (request.head.target, request.body))
+
+    def express(self, head: Head, admission: Admission, answer_max: int | None) -> None:
+        return None
 
     def too_large(self, head: Head) -> Response:
         return Response(413)
@@ -155,6 +158,7 @@ def test_answers_do_not_depend_on_where_the_input_was_cut(places: list[int]) -> 
     assert written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"") == asyncio.run(answers_to([PIPELINE]))
 
 
+@example([355], b"!", [])  # a refusal behind an upgrade that was ignored
 @given(
     st.lists(st.integers(0, len(PIPELINE) - 1), min_size=1, max_size=8),
     st.binary(min_size=1, max_size=8),

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import struct
+from itertools import accumulate
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -70,6 +72,23 @@ def test_stamped_frames_are_one_submission(
         assert bool(frame.flags & MORE) == (more_last or i < prepared.count - 1)
         _key, meta, data = split_envelope(frame.body)
         assert int.from_bytes(accounted, "little") == len(data) + len(meta or b"")
+        at = frame.end
+    assert at == len(prepared.frames)
+
+
+@given(st.lists(batches, min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_each_request_of_a_shared_batch_is_a_submission(
+    ops: ModuleType, requests: list[list[dict[str, Any]]], durable: bool, more_last: bool
+) -> None:
+    prepared = ops.prepare([record for request in requests for record in request])
+    counts = list(accumulate(map(len, requests)))
+    ends = struct.pack(f"<{len(counts)}I", *counts)
+    ops.stamp(prepared.frames, prepared.entries, prepared.count, TOPIC, 5, NOW, durable, more_last, ends)
+    at = 0
+    for i in range(prepared.count):
+        frame = decode_frame(prepared.frames, at, len(prepared.frames))
+        is_last = i + 1 == prepared.count
+        assert bool(frame.flags & MORE) == (more_last if is_last else i + 1 not in counts)
         at = frame.end
     assert at == len(prepared.frames)
 

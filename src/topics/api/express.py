@@ -1,0 +1,203 @@
+"""The short way of appends: those of one turn of the loop to one topic travel together.
+
+    bytes -> Gather (frames) -> [end of the turn] -> one order, one write, one sync -> an answer for each
+
+Only what is the same for all of them goes this way: the body has the usual form and nothing in it but records, the
+topic exists, has no cap and is on disk. Everything else takes the usual way, and so does a whole convoy that cannot be
+ordered: whatever there is to say about it is said there, to each by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.api.auth import ANYONE, Key, Slots
+from topics.api.call import JSON
+from topics.api.http import Response, Rider
+from topics.api.known import Known
+from topics.api.problems import told
+from topics.api.render import start_of
+from topics.api.service import Service
+from topics.format.ops import Gather, render_ack
+from topics.model import limits
+from topics.model.errors import TopicsError
+from topics.storage.append import Append, shares_submission
+
+if TYPE_CHECKING:
+    from topics.model.config import TopicConfig
+
+_CONVOY_BYTES_MAX = 1024 * 1024
+_SPARES_MAX = 64
+_ANSWER_BYTES = 512
+"""An answer without seqs has less, and each seq takes at most 21 more."""
+
+
+class Station:
+    """Where convoys wait for the end of the turn."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.topics = service.broker.store.topics
+        self.now_ns = service.clock.monotonic_ns
+        self.waiting: dict[str, Convoy] = {}
+        self._spares: list[Gather] = []
+
+    def convoy(self, name: str) -> Convoy:
+        if not self.waiting:
+            self.service.loop.call_soon(self._depart)
+        gather = self._spares.pop() if self._spares else Gather()
+        convoy = self.waiting[name] = Convoy(self.service, name, gather)
+        return convoy
+
+    def _depart(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        shards: set[int] = set()
+        for convoy in waiting.values():
+            shard = convoy.depart()
+            if shard is not None:
+                shards.add(shard)
+            if len(self._spares) < _SPARES_MAX:
+                self._spares.append(convoy.gather)
+        if shards:
+            self.service.pump.write_now(shards)
+
+
+Ticket = tuple[Rider, "AppendExpress", Known, bytes, int, int, int]
+"""Who rides, by what, known head, head and body, start of the body, when it came, records."""
+
+
+class Convoy:
+    """Appends to one topic. The store releases it when their submission is settled."""
+
+    __slots__ = ("_append", "_name", "_service", "gather", "tickets")
+
+    def __init__(self, service: Service, name: str, gather: Gather) -> None:
+        self._service = service
+        self._name = name
+        self.gather = gather
+        self.tickets: list[Ticket] = []
+        self._append: Append | None = None
+
+    def depart(self) -> int | None:
+        """Order them; the shard to be written then."""
+        prepared = self.gather.take()
+        if not self.tickets:
+            return None
+        try:
+            self._append = self._service.broker.append_together(self._name, prepared, self)
+        except TopicsError:
+            pass  # the usual way finds it again, and the words for it
+        if self._append is not None:
+            return self._append.topic.shard
+        tickets, self.tickets = self.tickets, []
+        for rider, express, known, data, start, _, _ in tickets:
+            express.give_slot()
+            rider.sent_back(known, data, start)
+        return None
+
+    def release(self) -> None:
+        """By the store, under its lock."""
+        assert self._append is not None
+        submission = self._append.submission
+        assert submission is not None
+        assert submission.shard is not None
+        pump = self._service.pump
+        if submission.settled:
+            pump.released(self)
+            return
+        submission.waiters.append(self)
+        pump.lead_wanted(submission.shard)
+
+    def resume(self) -> None:
+        append = self._append
+        assert append is not None
+        submission = append.submission
+        assert submission is not None
+        now_ns = self._service.now_ns()
+        waited = now_ns - append.ordered_ns
+        synced, error, topic = submission.needs_sync, submission.error, append.topic.name.encode()
+        first = append.first_seq
+        ticker, start = None, b""
+        for rider, express, known, _, _, received_ns, count in self.tickets:
+            if express.key is not ANYONE:
+                express.give_slot()
+            try:
+                if error is not None:
+                    rider.arrived_late(known, told(error))
+                    continue
+                if rider.ticker is not ticker:
+                    ticker = rider.ticker
+                    start = start_of(ticker, 200, JSON)
+                spent = now_ns - received_ns
+                if rider.ending:
+                    body = render_ack(b"", topic, first, count, express.seqs, False, False, synced, waited, spent)
+                    rider.arrived_late(known, Response(200, body))
+                else:
+                    rider.arrived(
+                        render_ack(start, topic, first, count, express.seqs, False, False, synced, waited, spent)
+                    )
+            except Exception as trouble:  # of one of them: the others get their answers
+                context = {"message": "an answer was not delivered", "exception": trouble}
+                self._service.loop.call_exception_handler(context)
+            first += count
+
+
+class Terminal:
+    """What all expresses of a server share."""
+
+    __slots__ = ("slots", "station", "stopping")
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.station: Station | None = None
+        """None until the server is ready."""
+        self.stopping = False
+
+
+class AppendExpress:
+    """Appends to one topic, by heads that ask for the same."""
+
+    __slots__ = ("_config", "_count_max", "_fits", "_name", "_terminal", "key", "seqs")
+
+    def __init__(self, terminal: Terminal, name: str, key: Key, seqs: bool, answer_max: int | None) -> None:
+        self._terminal = terminal
+        self._name = name
+        self.key = key
+        self.seqs = seqs
+        """The answer lists them."""
+        self._count_max = limits.RECORDS_PER_APPEND
+        if answer_max is not None and seqs:
+            self._count_max = min((answer_max - _ANSWER_BYTES - len(name.encode())) // 21, self._count_max)
+        self._config: TopicConfig | None = None
+        self._fits = False
+
+    def take(self, rider: Rider, known: Known, data: bytes, start: int) -> bool:
+        terminal, name = self._terminal, self._name
+        station = terminal.station
+        if station is None or terminal.stopping:
+            return False
+        topic = station.topics.get(name)
+        if topic is None:
+            return False
+        config = topic.ordered.config
+        if config is not self._config:
+            self._config, self._fits = config, shares_submission(config)
+        if not self._fits:
+            return False
+        convoy = station.waiting.get(name)
+        if convoy is None:
+            convoy = station.convoy(name)
+        elif convoy.gather.size > _CONVOY_BYTES_MAX:
+            return False
+        if self.key is not ANYONE and not terminal.slots.take(self.key):
+            return False
+        count = convoy.gather.add(data, start, self._count_max)
+        if count:
+            convoy.tickets.append((rider, self, known, data, start, station.now_ns(), count))
+            return True
+        self.give_slot()
+        return False
+
+    def give_slot(self) -> None:
+        if self.key is not ANYONE:
+            self._terminal.slots.give(self.key)
