@@ -12,7 +12,6 @@ import logging
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from os.path import abspath
@@ -25,6 +24,7 @@ from topics.api.listener import Listener, serve
 from topics.api.live import LiveOptions
 from topics.api.options import TlsOptions
 from topics.api.page import Page
+from topics.api.pool import Pool
 from topics.api.pump import Pump
 from topics.api.service import Service
 from topics.broker.broker import Broker
@@ -77,7 +77,7 @@ class _Parts:
     app: Application
     listener: Listener
     pump: Pump | None = None
-    readers: ThreadPoolExecutor | None = None
+    readers: Pool | None = None
 
 
 async def _serve(config: Config) -> int:
@@ -145,7 +145,7 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
         log.warning("recovery: %s", line)
     store.ledger.bytes_max = config.limits.max_total_bytes
     parts.pump = Pump(store, lock, loop)
-    parts.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="topics-read")
+    parts.readers = Pool(_READ_THREADS, "topics-read", clock)
     shown, limits = config.security.show_paths, config.limits
     host, _ = config.server.address
     service = Service(
@@ -166,6 +166,7 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
             heartbeat_ms_min=limits.test_min_heartbeat_ms,
         ),
     )
+    service.live.start()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)

@@ -87,3 +87,40 @@ def test_page_says_when_the_server_is_gone(page: Page, server: ServerProcess) ->
     expect(page.locator("#state")).to_have_text("live")
     server.kill()
     expect(page.locator("#state")).to_have_text("the server does not answer")
+
+
+def test_chosen_topic_is_shown_live(page: Page, server: ServerProcess) -> None:
+    fill(server, "orders", {"id": 1}, "<b>bold</b>")
+    page.goto(address(server))
+    page.get_by_role("button", name="orders").click()
+    items = page.locator("#records li")
+    expect(items).to_have_count(2)
+    expect(items.first).to_contain_text("<b>bold</b>")
+    expect(page.locator("#tail-state")).to_have_text("watching")
+    fill(server, "orders", {"id": 3})
+    expect(items.first.locator(".data")).to_have_text('{"id":3}')
+    expect(items.first.locator(".seq")).to_have_text("3")
+    expect(items.first.locator(".tag")).to_have_text("eu")
+    page.get_by_role("button", name="Pause").click()
+    fill(server, "orders", "unseen")
+    expect(page.locator("#topics tr").locator("td").nth(3)).to_have_text("4")
+    expect(items).to_have_count(3)
+    page.get_by_role("button", name="Go on").click()
+    fill(server, "orders", "seen")
+    expect(items.first).to_contain_text("seen")
+    expect(page.locator("[data-total=watchers]")).to_have_text("1")
+    expect(page.locator("[data-total=pressure]")).to_have_text("0.00")
+    with Client(address(server)) as client:
+        client.drop("orders")
+    expect(page.locator("#tail-state")).to_have_text("dropped")
+    expect(items.first).to_have_text("the topic was dropped")
+
+
+def test_lost_records_are_shown_as_lost(page: Page, server: ServerProcess) -> None:
+    with Client(address(server)) as client:
+        client.create("small", cap_records=2)
+    fill(server, "small", 1, 2, 3, 4, 5)
+    page.goto(address(server))
+    page.get_by_role("button", name="small").click()
+    expect(page.locator("#records li.gap")).to_have_text("1 to 3 are gone: from_seq_too_old")
+    expect(page.locator("#records li:not(.gap)")).to_have_count(2)

@@ -33,6 +33,7 @@ def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
     (name,) = call.names
     kind = call.content_type()
     config: TopicConfig | None = None
+    insist = False
     if kind.startswith(JSON):
         body, checked, batch = read_body(call.body, AppendIn)
         config = body.config
@@ -40,7 +41,7 @@ def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
             check_new_config(service, call, name, config)
         key = body.idempotency_key if body.idempotency_key is not None else _header_key(call)
         prepared = prepared_of(body, checked, batch, key)
-        may_create = body.create
+        may_create, insist = body.create, body.disable_backpressure
     elif kind.startswith((NDJSON, ARROW)):
         records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
         key = call.query.get("idempotency_key") or _header_key(call)
@@ -54,22 +55,32 @@ def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
         may_create = config is None or config.auto_create
     ordered = service.broker.append_now(name, prepared, key)
     if ordered is None:
-        return _append_and_wait(service, call, prepared, key, config, may_create)
+        return _append_and_wait(service, call, prepared, key, config, may_create, insist)
     if ordered.submission is None:
         return _settled(service, call, ordered)
     return service.pump.after(ordered.submission, partial(_settled, service, call, ordered))
 
 
 def _append_and_wait(
-    service: Service, call: Call, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
+    service: Service,
+    call: Call,
+    prepared: Prepared,
+    key: str | None,
+    config: TopicConfig | None,
+    may_create: bool,
+    insist: bool,
 ) -> Steps[Answer]:
-    done = yield from service.broker.append(call.names[0], prepared, key, config, may_create)
+    done = yield from service.broker.append(call.names[0], prepared, key, config, may_create, insist)
     first, count = done.first_seq, done.count
     if service.stats.watched:
         service.stats.appended(done.waited_ns)
-    return _answer(
+    answer = _answer(
         call, done.topic, first, count, done.created, done.deduped, done.synced, done.waited_ns, service.now_ns()
     )
+    if done.throttled_ns:
+        # The performance block is the last of the body.
+        answer.body = b'%b,"throttle_wait_ms":%.6f}}' % (answer.body[:-2], done.throttled_ns / 1e6)
+    return answer
 
 
 def _settled(service: Service, call: Call, ordered: Append) -> Response:

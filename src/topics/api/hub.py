@@ -130,6 +130,8 @@ class Hub:
         self._channels: dict[int, Channel] = {}
         self._agenda: Agenda = InOrder() if agenda is None else agenda
         self._turn_soon = False
+        self.coalesce_s = 0.0
+        """How long a topic that took something in waits for more of it before its readers are woken."""
         self.delivered = 0
         """Blocks handed to readers."""
 
@@ -174,9 +176,16 @@ class Hub:
     def heard(self, channel: Channel) -> None:
         """Under the store's lock, from any thread."""
         if threading.get_ident() == self._thread_id:
-            self._loop.call_soon(self.woken, channel)
+            self._loop.call_soon(self._heard, channel)
         else:
-            self._loop.call_soon_threadsafe(self.woken, channel)
+            self._loop.call_soon_threadsafe(self._heard, channel)
+
+    def _heard(self, channel: Channel) -> None:
+        if self.coalesce_s:
+            # It listens again only when it is served: whatever comes until then is in the same page.
+            self._loop.call_later(self.coalesce_s, self.woken, channel)
+        else:
+            self.woken(channel)
 
     def woken(self, channel: Channel) -> None:
         if channel.resting:
@@ -202,7 +211,11 @@ class Hub:
 
     def _soon(self, channel: Channel) -> None:
         self._agenda.add(channel)
-        if not self._turn_soon:
+        self.kick()
+
+    def kick(self) -> None:
+        """Somebody may be served who could not before."""
+        if not self._turn_soon and len(self._agenda) > 0:
             self._turn_soon = True
             self._loop.call_soon(self._turn)
 

@@ -7,8 +7,11 @@ import heapq
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from topics.api.agenda import ByPriority
 from topics.api.auth import Key, Slots
-from topics.api.hub import Agenda, Hub
+from topics.api.governor import Pressure
+from topics.api.hub import Hub
+from topics.api.pool import Pool
 from topics.api.pump import Pump
 from topics.broker.broker import Broker
 from topics.broker.watch import Sessions
@@ -45,13 +48,17 @@ class Beating(Protocol):
 
 
 class Live:
-    def __init__(self, broker: Broker, pump: Pump, options: LiveOptions, agenda: Agenda | None = None) -> None:
+    def __init__(self, broker: Broker, pump: Pump, options: LiveOptions, pool: Pool | None = None) -> None:
         self.broker = broker
         self.pump = pump
         self.loop = pump.loop
         self.options = options
         self.sessions = Sessions(options.sessions_max)
-        self.hub = Hub(broker, pump, agenda)
+        self.agenda = ByPriority(broker.clocks, broker.clock)
+        self.hub = Hub(broker, pump, self.agenda)
+        self.pressure = Pressure(self.hub, pump, self.agenda, pool)
+        pump.forwarder.clocks = broker.clocks
+        broker.patient = self.pressure.patient
         self.heartbeats = Heartbeats(pump.loop)
         self.lagging = 0
         """Streams that wait for their readers."""
@@ -81,8 +88,13 @@ class Live:
         if key is not None:
             self._per_key.give(key)
 
+    def start(self) -> None:
+        """On the loop: look at the pressure from now on."""
+        self.pressure.start()
+
     def stop(self) -> None:
         self.heartbeats.stop()
+        self.pressure.stop()
         for stream in tuple(self._open):
             stream.shutdown()
 

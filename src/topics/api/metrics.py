@@ -69,6 +69,17 @@ class Numbers:
     """Of them, those that wait for their readers."""
     sessions: int = 0
     delivered: int = 0
+    pressure: float = 0.0
+    ready_topics: int = 0
+    """Topics that wait for delivery."""
+    delivery_wait_ms: float = 0.0
+    """What they waited for their turn, on average."""
+    coalesce_ms: float = 0.0
+    commit_window_ms: float = 0.0
+    shedding: bool = False
+    """Routers and topics of negative priority stand back."""
+    refused: int = 0
+    """Writes refused because of pressure."""
 
 
 def collect(store: Store, numbers: Numbers) -> Numbers:
@@ -113,6 +124,14 @@ def metrics(service: Service | None, call: Call, uptime_ms: int, progress: float
         numbers.lagging = service.live.lagging
         numbers.sessions = len(service.live.sessions)
         numbers.delivered = service.live.hub.delivered
+        relief = service.live.pressure.relief
+        numbers.pressure = round(relief.pressure, 3)
+        numbers.ready_topics = service.live.agenda.waiting
+        numbers.delivery_wait_ms = round(service.live.pressure.waited_ms, 3)
+        numbers.coalesce_ms = round(relief.coalesce_ms, 3)
+        numbers.commit_window_ms = round(relief.window_ms, 3)
+        numbers.shedding = relief.shed
+        numbers.refused = service.pump.refused
         progress = 1.0
     if b"application/json" in call.head.headers.get(b"accept", b""):
         return Response(200, msgspec.json.encode(as_json(numbers, progress)))
@@ -132,6 +151,13 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
+        "pressure": numbers.pressure,
+        "ready_topics": numbers.ready_topics,
+        "delivery_wait_ms": numbers.delivery_wait_ms,
+        "coalesce_ms": numbers.coalesce_ms,
+        "commit_window_ms": numbers.commit_window_ms,
+        "shedding": numbers.shedding,
+        "refused_total": numbers.refused,
         "ready": numbers.ready,
         "replay_progress": progress,
         "uptime_ms": numbers.uptime_ms,
@@ -166,6 +192,12 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
+        "pressure": numbers.pressure,
+        "ready_topics": numbers.ready_topics,
+        "delivery_wait_ms": numbers.delivery_wait_ms,
+        "coalesce_ms": numbers.coalesce_ms,
+        "commit_window_ms": numbers.commit_window_ms,
+        "shedding": int(numbers.shedding),
         "ready": int(numbers.ready),
         "recovery_progress": progress,
         "topic_metrics_truncated": int(numbers.topics > TOPICS_MAX),
@@ -180,6 +212,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "uptime_ms": numbers.uptime_ms,
         "router_unmarked_total": numbers.router_unmarked,
         "deliveries_total": numbers.delivered,
+        "refused_total": numbers.refused,
         "wal_frames_total": numbers.frames,
         "wal_batches_total": numbers.batches,
         "wal_fsyncs_total": numbers.fsyncs,

@@ -17,6 +17,7 @@ from topics.api.http import Answer, Later
 from topics.api.pace import Pace
 from topics.broker.forwarding import Forwarder
 from topics.broker.steps import Nap, Steps
+from topics.rules.pressure import Relief
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.store import Store
 from topics.storage.submission import Submission
@@ -65,7 +66,12 @@ class Pump:
         self.pace_synced = Pace(_QUICK_SYNC_NS)
         self.pace_unsynced = Pace(_QUICK_WRITE_NS)
         self.stopping = False
-        self.run(Forwarder(store).run())
+        self.relief = Relief()
+        """What the present pressure asks for."""
+        self.refused = 0
+        """Writes answered with 429 because of it."""
+        self.forwarder = Forwarder(store)
+        self.run(self.forwarder.run())
 
     @property
     def thread_id(self) -> int:
@@ -121,7 +127,7 @@ class Pump:
         """Write it in place where that is the quickest way; True if it is settled then."""
         shard = submission.shard
         assert shard is not None
-        if self._crowded or (submission.needs_sync and not submission.detached):
+        if self._crowded or self.relief.window_ms or (submission.needs_sync and not submission.detached):
             return submission.settled
         if self._turn_soon:
             # The second in one turn of the loop: from now on they are collected.
@@ -143,10 +149,17 @@ class Pump:
         self._wanted.add(shard.index)
         if not self._flush_soon:
             self._flush_soon = True
-            self.loop.call_soon(self._flush)
+            if self.relief.window_ms:
+                self.loop.call_later(self.relief.window_ms / 1000, self._flush)
+            else:
+                self.loop.call_soon(self._flush)
 
     def write_now(self, shards: set[int]) -> None:
         """For somebody who has collected a turn of the loop by himself."""
+        if self.relief.window_ms:
+            for index in shards:
+                self.write_soon(self.store.shards[index])
+            return
         self._wanted |= shards
         self._flush()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from topics.api.auth import Keyring
 from topics.api.live import Live, LiveOptions
+from topics.api.pool import Pool
 from topics.api.pump import Pump
 from topics.api.stats import Sampler
 from topics.broker.broker import Broker
@@ -36,7 +37,8 @@ class Service:
     live: Live = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live = Live(self.broker, self.pump, self.live_options)
+        pool = self.readers if isinstance(self.readers, Pool) else None
+        self.live = Live(self.broker, self.pump, self.live_options, pool)
 
     def now_ns(self) -> int:
         return self.clock.monotonic_ns()

@@ -16,7 +16,6 @@ from topics.api.call import Call
 from topics.api.http import Response
 from topics.broker.away import away
 from topics.broker.steps import Steps
-from topics.model import limits
 from topics.rules.rates import Rates, percentile
 from topics.storage.store import Store
 from topics.storage.topic import Topic
@@ -143,7 +142,6 @@ class Sampler:
         with store.lock:
             topics = [topic for topic in store.topics.values() if call.key.may_name(topic.name)]
             wal_bytes = sum(shard.wal_bytes for shard in store.shards)
-            pressure = max((shard.queued_bytes / limits.SHARD_QUEUE_BYTES for shard in store.shards), default=0.0)
         shown = [topic for topic in topics if topic.name.startswith(prefix)]
         nothing = (0.0, 0.0, 0.0)
         shown.sort(key=lambda topic: (-rates.get(topic.id, nothing)[1], -topic.bytes, topic.name))
@@ -161,7 +159,7 @@ class Sampler:
             records_per_s=_per_second(total or nothing),
             append_ms=_quantiles(appends, APPEND_BUCKETS_US),
             sync_ms=_quantiles(syncs, SYNC_BUCKETS_US),
-            pressure=round(min(pressure, 1.0), 3),
+            pressure=round(service.live.pressure.relief.pressure, 3),
             wal_bytes=wal_bytes,
             tiers=Tiers(TierStats(len(segments), sum(one.data_len for one in segments)), TierStats(0, 0)),
             by_topic=[_row(topic, rates.get(topic.id, nothing)) for topic in shown[:limit]],

@@ -257,7 +257,10 @@ class Conversation:
             may_create = asked.create
             if may_create is None:
                 may_create = asked.config is None or asked.config.auto_create
-            done = self._live.pump.run(self._live.broker.append(asked.topic, prepared, key, asked.config, may_create))
+            insist = asked.disable_backpressure
+            done = self._live.pump.run(
+                self._live.broker.append(asked.topic, prepared, key, asked.config, may_create, insist)
+            )
         except TopicsError as error:
             self._say_error(error, asked.request_id)
             return

@@ -24,7 +24,7 @@ from topics.format.control import Selector
 from topics.format.prepared import Prepared
 from topics.host.clock import Clock
 from topics.model.config import TopicConfig, check_config
-from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
 from topics.storage.append import Append, shares_submission
 from topics.storage.leasing import check_delays
 from topics.storage.names import TAGS
@@ -49,6 +49,8 @@ class Appended(msgspec.Struct, frozen=True):
     synced: bool
     """The answer waited for the disk."""
     waited_ns: int
+    throttled_ns: int = 0
+    """Of the time before it was ordered: what it waited for room in the queue of its shard."""
 
     @property
     def last_seq(self) -> int:
@@ -64,6 +66,11 @@ class Deleted(msgspec.Struct, frozen=True):
     bytes: int
 
 
+def is_queue_full(refused: Throttled) -> bool:
+    """It was for want of room in a queue, not for a limit or a quota."""
+    return "shard" in refused.facts
+
+
 class Broker:
     def __init__(self, store: Store, clock: Clock, max_routers: int = 0) -> None:
         self.store = store
@@ -71,6 +78,8 @@ class Broker:
         self.clocks = Clocks()
         self.routing = Routing(store, max_routers)
         self.queues = Queues(store, self._pulled)
+        self.patient: Callable[[], bool] = lambda: True
+        """Whether an append that finds the queue of its shard full waits for room instead of being refused."""
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -177,6 +186,10 @@ class Broker:
                 return store.append(name, prepared, key)
             except WaitFirst:
                 return None
+            except Throttled as refused:
+                if is_queue_full(refused):
+                    return None
+                raise
 
     def append_together(self, name: str, prepared: Prepared, waiter: Waiter) -> Append | None:
         """Order the appends of several callers, which `prepared` holds one behind the other; `waiter` is released when
@@ -195,11 +208,19 @@ class Broker:
             return append
 
     def append(
-        self, name: str, prepared: Prepared, key: str | None, config: TopicConfig | None, may_create: bool
+        self,
+        name: str,
+        prepared: Prepared,
+        key: str | None,
+        config: TopicConfig | None,
+        may_create: bool,
+        insist: bool = False,
     ) -> Steps[Appended]:
-        """`config` is that of a topic which this append makes; None = the defaults."""
+        """`config` is that of a topic which this append makes; None = the defaults. `insist`: whatever the pressure, it
+        waits for room rather than be refused."""
         store = self.store
         created = False
+        throttled = 0
         wait: Submission | None
         while True:
             append: Append | None = None
@@ -219,6 +240,13 @@ class Broker:
             except WaitFirst as first:
                 yield first.submission
                 continue
+            except Throttled as refused:
+                if not is_queue_full(refused) or not (insist or self.patient()):
+                    raise
+                began = self.clock.monotonic_ns()
+                yield from self._room(refused.facts["shard"])
+                throttled += self.clock.monotonic_ns() - began
+                continue
             if wait is not None:
                 yield from settled(wait)
                 created = True
@@ -230,7 +258,15 @@ class Broker:
             yield from settled(submission)
             waited = self.clock.monotonic_ns() - started
             synced = submission.needs_sync
-        return Appended(name, append.first_seq, append.count, created, append.deduped, synced, waited)
+        return Appended(name, append.first_seq, append.count, created, append.deduped, synced, waited, throttled)
+
+    def _room(self, shard: int) -> Steps[None]:
+        """Wait until the last one in the queue of a shard is through."""
+        with self.store.lock:
+            queue = self.store.shards[shard].queue
+            last = queue[-1] if queue else None
+        if last is not None and not last.settled:
+            yield last
 
     def delete(
         self, name: str, before_seq: int | None, match: Selector | None, search: Search | None = None

@@ -12,8 +12,10 @@ import logging
 from typing import Final
 
 from topics.broker.router import forward, swept
+from topics.broker.state import Clocks, priority_of
 from topics.broker.steps import Nap, Steps
 from topics.model.errors import StoreClosed, TopicsError
+from topics.rules.schedule import NEGATIVE, band_of
 from topics.storage.routers import Router
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
@@ -59,6 +61,10 @@ class Forwarder:
         self._nap = Nap(TICK_MS)
         self._waiting: list[Submission] = []
         self._waiting_bytes = 0
+        self.clocks: Clocks | None = None
+        """Who was read when; None = nobody's priority is asked for."""
+        self.lower = False
+        """Copying stands one band below its source, and below nothing it waits."""
 
     def heard(self, source_id: int) -> None:
         self._listening.discard(source_id)
@@ -125,7 +131,22 @@ class Forwarder:
         early = [router_id for router_id in due if self._stuck.get(router_id, now) > now]
         self._left = {router_id: due.pop(router_id) for router_id in early}
         self._stuck = {router_id: self._stuck[router_id] for router_id in early}
-        return list(due.values())
+        if self.clocks is None or (len(due) < 2 and not self.lower):
+            return list(due.values())
+        return self._by_priority(self.clocks, list(due.values()))
+
+    def _by_priority(self, clocks: Clocks, due: list[Router]) -> list[Router]:
+        """Sources of a higher band first. Under pressure those that have none below theirs wait for the next tick."""
+        now_ms = self._store.clock.now_ms()
+        bands: list[tuple[int, int, Router]] = []
+        for place, router in enumerate(due):
+            source = self._store.by_id.get(router.source_id)
+            band = 0 if source is None else band_of(priority_of(source, clocks, now_ms))
+            if self.lower and band >= NEGATIVE - 1:
+                self._later(router)
+            else:
+                bands.append((band, place, router))
+        return [router for _, _, router in sorted(bands, key=lambda row: row[:2])]
 
     def _listen(self, source_id: int) -> None:
         """Before the source is read, so that nothing that comes later is missed."""
