@@ -400,3 +400,35 @@ def snapshot_captured_after_the_mark(patches: Patches) -> None:
         return real(self)
 
     patches.set(checkpoint.Checkpoint, "run", run)
+
+
+def progress_of_routers_captured_after_the_mark(patches: Patches) -> None:
+    """The snapshot has a cursor whose copies lie behind its position: a cut takes them, and nobody makes them again."""
+    real = checkpoint.Checkpoint._router_rows
+
+    def rows(self: checkpoint.Checkpoint) -> Any:
+        for router, _, _ in list(self.progress.values()):
+            self.progress[router.id] = (router, router.cursor, router.forwarded)
+        return real(self)
+
+    patches.set(checkpoint.Checkpoint, "_router_rows", rows)
+
+
+def create_that_failed_is_forgotten(patches: Patches) -> None:
+    """Its name was made again and dropped, and what tells of that lies below the positions."""
+    real = checkpoint.Checkpoint.begin
+
+    def begin(self: checkpoint.Checkpoint) -> None:
+        self.store.outlived.clear()
+        real(self)
+
+    patches.set(checkpoint.Checkpoint, "begin", begin)
+
+
+def half_a_salvage_taken_for_a_whole_one(patches: Patches) -> None:
+    real = opening._head
+
+    def head(store: Any, positions: Any, half: bool = False) -> Any:
+        return real(store, positions)
+
+    patches.set(opening, "_head", head)

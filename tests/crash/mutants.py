@@ -99,6 +99,40 @@ MUTANTS = [
         mistakes.trusted_length_applied_to_a_pair_sealed_since,
         {"segment_max_events": 5, "checkpoint_rate": 0.3, "fallback_rate": 0.5},
     ),
+    Mutant(
+        mistakes.progress_of_routers_captured_after_the_mark,
+        {
+            "routers": 3,
+            "topics": 3,
+            "durabilities": ("disk",),
+            "power_rate": 1.0,
+            "preempt_rate": 0.5,
+            "operations": 24,
+            "sync_ms": 60_000,
+            "wait_rate": 0.0,
+            "caps": False,
+            "config_changes": False,
+            **_BUSY,
+        },
+    ),
+    Mutant(
+        mistakes.create_that_failed_is_forgotten,
+        {
+            "fault_rate": 1.0,
+            "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/")),
+            "drops": True,
+            "topics": 5,
+            "wal_shards": (4,),
+            "operations": 120,
+            "lives": 6,
+            "power_rate": 0.0,
+            **_BUSY,
+        },
+    ),
+    Mutant(
+        mistakes.half_a_salvage_taken_for_a_whole_one,
+        {"salvage_rate": 0.8, "open_crash_rate": 0.9, "fallback_rate": 0.9, "fault_rate": 0.0, "lives": 12},
+    ),
 ]
 
 

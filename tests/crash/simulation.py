@@ -19,13 +19,12 @@ from tests.crash.machine import SimulatedDisk, SimulatedLock
 from tests.crash.probe import ROOT, manifest_firsts, probe_rot
 from tests.crash.profile import Profile, draw_profile
 from tests.crash.readers import slow_read
-from tests.crash.salvage import Damage, check_refused, spoil_proven
+from tests.crash.salvage import Damage, spoil_proven
 from tests.crash.trouble import draw_faults, note_torn_batches, spoil
 from tests.crash.workers import Workers
 from topics.host.fs import Fs
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, TopicsError
 from topics.storage.opening import open_store
-from topics.storage.options import StoreOptions
 from topics.storage.store import Store
 from topics.storage.submission import WaitFirst
 from topics.storage.topic import Topic
@@ -306,13 +305,9 @@ class Simulation:
             options = self.profile.options(self.life + 1)
             self.counts["rot below proven sync"] += probe_rot(self.disk, self.rng, options, self.clock)
         if self.rng.random() < self.profile.salvage_rate:
-            self._damage(self.profile.options(self.life + 1))
-
-    def _damage(self, options: StoreOptions) -> None:
-        damage = spoil_proven(self.disk, self.rng)
-        if damage is not None and check_refused(self.disk, damage, options, self.clock):
-            self.damage = damage
-            self.counts[f"salvage of {damage.what}"] += 1
+            self.damage = spoil_proven(self.disk, self.rng, self.profile.options(self.life + 1), self.clock)
+            if self.damage is not None:
+                self.counts[f"salvage of {self.damage.what}"] += 1
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 

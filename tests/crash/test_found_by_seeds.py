@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.crash.life import Life
 from tests.unit.broker.routed import Routed
+from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model.config import make_config
 from topics.model.errors import CorruptFile, TopicsError
@@ -278,3 +281,67 @@ def test_short_index_beside_a_damaged_segment_is_read_no_further_than_it_goes() 
     life.open()
     assert life.seqs("t") == [1, 3]
     assert life.gaps("t") == [(2, 2, "corrupt"), (4, 4, "corrupt")]
+
+
+def broken_create(life: Life, name: str) -> int:
+    """Ask for a topic whose shard then fails behind the write; its id."""
+    topic_id = life.store.next_topic_id
+    fs = life.open_faulty()
+    fs.add(Fault("sync", 1, "EIO"))
+    with pytest.raises(TopicsError):
+        life.store.drive(life.store.create(name, make_config({"durability": "fsync"})))
+    fs.heal()
+    return topic_id
+
+
+def make_elsewhere(life: Life, name: str) -> None:
+    """Until an id falls on a shard that still writes."""
+    for _ in range(20):
+        try:
+            life.store.drive(life.store.create(name, make_config({"durability": "fsync"})))
+            return
+        except TopicsError:
+            life.store.next_topic_id += 1
+    raise AssertionError("no shard writes")
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_create_that_failed_does_not_come_back_once_its_successor_is_dropped(lives: int) -> None:
+    life = Life(wal_shards=4)
+    life.open()
+    life.close()
+    failed = broken_create(life, "t")
+    stopped = next(shard.index for shard in life.store.shards if shard.failed is not None)
+    make_elsewhere(life, "t")
+    life.store.drive(life.store.drop("t"))
+    if lives == 2:
+        # The shard fails once more before it takes part in a checkpoint.
+        life.kill()
+        fs = life.open_faulty()
+        assert not list(life.store.all_topics())
+        fs.add(Fault("sync", 1, "EIO", path=f"/shard-{stopped:02d}/"))
+        while life.store.shards[stopped].failed is None:
+            with contextlib.suppress(TopicsError):
+                life.store.drive(life.store.create("other", make_config({"durability": "fsync"})))
+                life.store.drive(life.store.drop("other"))
+        fs.heal()
+    for _ in range(2):
+        assert life.store.checkpoint()
+        life.kill()
+        life.open()
+        assert failed not in life.store.by_id
+        assert "t" not in life.store.topics
+
+
+def test_options_of_a_router_are_kept_where_the_shard_of_its_dest_takes_no_part() -> None:
+    routed = Routed(wal_shards=3)
+    routed.on_shard(1, "a")
+    routed.on_shard(2, "b")
+    routed.put("r", "a", "b")
+    assert routed.store.checkpoint()
+    routed.put("r", "a", "b", tag="only*")
+    routed.store.shards[2].abandon(OSError("the disk is gone"))
+    for _ in range(2):
+        assert routed.store.checkpoint()
+    routed.kill()
+    assert routed.router("r").filter == Selector(SelectorOp.GLOB, "only")

@@ -122,7 +122,8 @@ class SnapshotHead(msgspec.Struct, kw_only=True):
     routers: list[RouterRow] = []
     verdicts: list[VerdictRow] = []
     dropped: list[int] = []
-    """Topics that ended and whose files may still be there: the frame that ended them may lie below the positions."""
+    """Topics that ended, where a file or a frame of theirs may still be there: the frame that ended them may lie below
+    the positions."""
     half: bool = False
     """The first of two that are written one behind the other, because the one before them is not to be fallen back to.
     Found as the newest, both are still to be written."""

@@ -46,12 +46,15 @@ class Checkpoint:
     """The list as of shard 0's mark; None = shard 0 took no part."""
     verdicts: list[VerdictRow] | None = None
     """Decisions over several topics, as of shard 0's mark; None as above."""
+    outlived: set[int] = field(default_factory=set)
+    """Topics that no start may bring back, as of the marks."""
     progress: dict[int, tuple[Router, int, int]] = field(default_factory=dict)
     """Cursor and copies by router, as of the mark in its dest's shard."""
 
     def begin(self) -> None:
         """K0, under the lock. The marks complete like any submission; wait for them, then `run`."""
         store = self.store
+        self.outlived = set(store.outlived)
         self._wake_idle_pairs()
         body = SnapshotMark(0, store.snapshots.next_id, ()).encode()
         frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
@@ -96,17 +99,18 @@ class Checkpoint:
     def _router_rows(self) -> list[RouterRow]:
         """The rows that go with the positions of this snapshot.
 
-        A dest whose shard took no part keeps the progress of the last snapshot; a router made after its dest's mark
-        had copied nothing before it. Without shard 0 the list is that of the last snapshot and every change since
-        comes from the WAL, but the copies of routers made since do not, so their progress is kept here. Options may
-        be newer than the mark: replay sets them once more.
+        A dest whose shard took no part keeps the progress of the last snapshot, but not its options, whose log is shard
+        0; a router made after its dest's mark had copied nothing before it. Without shard 0 the list is that of the
+        last snapshot and every change since comes from the WAL, but the copies of routers made since do not, so their
+        progress is kept here. Options may be newer than the mark: replay sets them once more.
         """
         rows = {row.id: row for row in self.store.routers.rows}
         for router_id, (router, cursor, forwarded) in self.progress.items():
             rows[router_id] = router.row(cursor, forwarded)
         if self.routers is None:
             return list(rows.values())
-        return [rows.get(router.id) or router.row(router.start, 0) for router in self.routers]
+        known = {row.id: (row.cursor, row.forwarded) for row in rows.values()}
+        return [router.row(*known.get(router.id, (router.start, 0))) for router in self.routers]
 
     def _wake_idle_pairs(self) -> None:
         """A pair of an idle topic is sealed by its age too."""
@@ -175,7 +179,7 @@ class Checkpoint:
                 positions=positions,
                 routers=self._router_rows(),
                 verdicts=store.staging.verdict_rows if self.verdicts is None else self.verdicts,
-                dropped=list(store.graveyard),
+                dropped=[*store.graveyard, *sorted(store.outlived)],
             )
             encoded = list(store.rows.values())
         store.snapshots.write(head, encoded)
@@ -183,5 +187,7 @@ class Checkpoint:
             store.positions = positions
             store.routers.rows = head.routers
             store.staging.verdict_rows = head.verdicts
+            if self.whole:  # their creates, of an earlier life, lie below the positions now
+                store.outlived -= self.outlived
             for cut in self.cuts:
                 cut.topic.ckpt_seq = max(cut.topic.ckpt_seq, cut.head)

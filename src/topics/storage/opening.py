@@ -131,6 +131,7 @@ def _adopt(store: Store, found: Found) -> None:
     store.next_topic_id = found.recovered.next_topic_id
     store.positions = dict(found.snapshot.positions)
     now, wall_ms = store.clock.monotonic_ns(), store.clock.now_ms()
+    store.outlived = set(found.recovered.ended)
     for topic in found.recovered.topics.values():
         topic.shard = shard_of(topic.id, store.options.wal_shards)
         store.by_id[topic.id] = store.topics[topic.name] = topic

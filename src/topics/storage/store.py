@@ -96,6 +96,11 @@ class Store:
         """WAL files of groups that the present layout does not use."""
         self.graveyard: list[int] = []
         """Dropped topics whose files are still there."""
+        self.doubtful: dict[str, list[int]] = {}
+        """Name -> ids whose create failed behind its write: it may be in the log all the same."""
+        self.outlived: set[int] = set()
+        """Ids that no start may bring back though their create may be in the log: their names were made again since, or
+        recovery found them ended. Kept until a snapshot's positions lie behind all of that."""
         self.opened_ns = clock.monotonic_ns()
         self.checkpointed_ns = self.opened_ns
         self.trouble: Exception | None = None
@@ -188,9 +193,12 @@ class Store:
             topic.apply_tokens(tokens)
             topic.ledger = self.ledger
             self.topics[name] = self.by_id[topic_id] = topic
+            self.outlived.update(self.doubtful.pop(name, ()))
 
-        def fail(_: Submission) -> None:
+        def fail(failed: Submission) -> None:
             self.creating.pop(name, None)
+            if failed.file is not None:
+                self.doubtful.setdefault(name, []).append(topic_id)
 
         self.creating[name] = Submission(topic_id, buffers, apply, needs_sync=True, on_fail=fail)
         return shard.submit(self.creating[name])

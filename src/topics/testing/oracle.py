@@ -180,13 +180,22 @@ class Oracle:
         for instance in list(self.instances.values()):
             if not instance.pending:
                 continue
+            before = instance.published
             instance.settle()
+            if before is None and instance.published is not None:
+                self._outlive(instance)
             if not instance.steps and instance.base is None:  # the create was given back
                 self._forget(instance)
             elif instance.dropped:
                 self._unname(instance)
             elif instance.steps and instance.steps[0].unknown and isinstance(instance.steps[0].change, Created):
                 self._unname(instance)  # it may be there after all, once the store is reopened
+
+    def _outlive(self, instance: Instance) -> None:
+        """A topic ends every earlier one of its name, also one whose create failed and may be in the log."""
+        for other in self.instances.values():
+            if other.name == instance.name and other.id < instance.id and other.published is None:
+                other.dropped = True
 
     def _forget(self, instance: Instance) -> None:
         del self.instances[instance.id]
