@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import GeneratorType
+from urllib.parse import parse_qsl
 
 from topics.api.append import append
 from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
@@ -151,6 +152,8 @@ class Application:
         if node is not None and head.method == "GET" and (route := node.methods.get("GET")) and route.by_session:
             return ANYONE
         token = bearer(head.headers.get(b"authorization"))
+        if token is None and head.method == "GET" and node is not None:
+            token = _token_in_query(head, node.methods.get("GET"))
         key = None if token is None else keyring.find(token)
         if key is None:
             raise Unauthorized("a known key is needed, as authorization: Bearer <key>")
@@ -250,6 +253,16 @@ class Application:
 
     def bad_request(self, why: str) -> Response:
         return problem(InvalidRequest(why))
+
+
+def _token_in_query(head: Head, route: Route | None) -> bytes | None:
+    """Browsers cannot set headers on an event stream; of several tokens the first counts."""
+    if route is None or not route.query_token:
+        return None
+    for name, value in parse_qsl(head.query, errors="surrogateescape"):
+        if name == "token":
+            return value.encode("utf-8", "surrogateescape")
+    return None
 
 
 async def _guarded_async(answer: Awaitable[Answer]) -> Answer:

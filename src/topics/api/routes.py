@@ -21,7 +21,8 @@ from topics.api import (
     topics,
     watch,
     websocket,
-)  # fmt: skip
+    work,
+)
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
 from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
@@ -38,7 +39,7 @@ from topics.api.wire import (
     RedriveIn,
     RouterIn,
     WatchIn,
-)  # fmt: skip
+)
 from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
 from topics.broker.redrive import Redriven
@@ -69,6 +70,8 @@ class Route:
     """Served without a key unless configured otherwise."""
     page: bool = False
     """A file of the built-in page. It holds no data, so where only this machine can ask it needs no key."""
+    query_token: bool = False
+    """Its key may come as `?token=` too."""
     by_session: bool = False
     """Who may have it is for its handler to say; a HEAD needs a key as elsewhere."""
 
@@ -174,6 +177,10 @@ ROUTES: Final = (
     Route("POST", f"{TOPIC}/ack", WRITE, queues.ack, "Done with jobs: they are deleted", body=AckIn),
     Route("POST", f"{TOPIC}/nack", WRITE, queues.nack, "Give jobs back, now or later", body=NackIn),
     Route("POST", f"{TOPIC}/extend", WRITE, queues.extend, "Hold jobs for longer", body=ExtendIn),
+    Route(
+        "GET", f"{TOPIC}/work", READ | WRITE, work.work, "Jobs as they come, as server-sent events, each under a lease",
+        query=("node", "max", "lease_ms", "token"), kinds=("text/event-stream",), query_token=True,
+    ),
     Route(
         "POST", f"{TOPIC}/redrive", WRITE | DELETE, queues.redrive, "Send dead letters back to their queue",
         body=RedriveIn, answer=Redriven,

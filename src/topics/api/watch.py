@@ -23,7 +23,7 @@ from topics.model.errors import InvalidRequest, NotAcceptable, NotFound, TopicNo
 from topics.storage.topic import Topic
 
 EVENT_STREAM: Final = b"text/event-stream"
-_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+STREAM_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 _WID_BYTES: Final = 16
 
 
@@ -117,7 +117,7 @@ def stream(service: Service, call: Call) -> Answer:
     def run(sink: Sink) -> None:
         EventStream(live, session, sink).start(key, last_event_id)
 
-    return Stream(200, EVENT_STREAM, run, list(_HEADERS))
+    return Stream(200, EVENT_STREAM, run, list(STREAM_HEADERS))
 
 
 def presented_key(keyring: Keyring, call: Call) -> Key | None:

@@ -38,6 +38,9 @@ from topics.storage.wal import Shard
 CLAIM_MAX: Final = 1000
 LEASE_MS_MIN: Final = 100
 
+LOOK_MS: Final = 250
+"""How often a stream looks for jobs whose lease or delay is over: nothing else tells it."""
+
 _LATE_MS: Final = 60_000
 """How much longer than its window a cohort may take before a member asks for itself."""
 
@@ -66,12 +69,29 @@ class Settled:
     """Wall time; of an extend."""
 
 
+@dataclass(slots=True, eq=False)
+class Work:
+    """A stream of jobs: what it may hold, and holds."""
+
+    name: str
+    node: str
+    most: int
+    lease_ms: int | None
+    held: dict[int, int] = field(default_factory=dict)
+    """seq -> token."""
+    topic: Topic | None = None
+    nap: Nap | None = None
+    """What it waits by: to be released, under the lock, when it has to go."""
+
+
 class Queues:
     def __init__(self, store: Store, swept: Callable[[str], Steps[Topic]]) -> None:
         self._store = store
         self._swept = swept
         """The topic of a name, with what its sources had for it and without what is too old."""
         self._cohorts: dict[int, _Cohort] = {}
+        self._streams: dict[str, set[Work]] = {}
+        """Streams of jobs, by topic."""
 
     def now(self) -> Now:
         clock = self._store.clock
@@ -174,15 +194,16 @@ class Queues:
     # -- what a holder does --------------------------------------------------------------------------------------------
 
     def ack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None]) -> Steps[Settled]:
-        return (yield from self._settle(name, lambda t, s, now: order_ack(t, s, node, seqs, tokens, now)))
+        done = yield from self._settle(name, lambda t, s, now: order_ack(t, s, node, seqs, tokens, now))
+        self._wake(name, node)
+        return done
 
     def nack(
         self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None], delay_ms: int
     ) -> Steps[Settled]:
         delay_ms = min(delay_ms, limits.DELAY_MS)
         done = yield from self._settle(name, lambda t, s, now: order_nack(t, s, node, seqs, tokens, delay_ms, now))
-        with self._store.lock:
-            self._wake(name)
+        self._wake(name)
         return done
 
     def extend(
@@ -218,32 +239,57 @@ class Queues:
 
     # -- streams of work -----------------------------------------------------------------------------------------------
 
-    def still_held(self, name: str, held: dict[int, int]) -> dict[int, int]:
-        """Under the lock: those of (seq -> token) that are leased as they were given."""
-        topic = self.find(name)
-        sweep(topic, self._store.shard_for(topic), self.now())
-        leases = queue_of(topic).leases
-        return {seq: token for seq, token in held.items() if leases.is_leased(seq, token)}
-
-    def release(self, topic: Topic, held: dict[int, int]) -> Steps[None]:
-        """Whoever held these is gone: they are claimable at once."""
+    def refill(self, work: Work) -> Steps[Hand]:
+        """What a stream is to be sent next: as many jobs as it may have beyond those it holds, or none when it has
+        waited a while for them."""
         store = self._store
         with store.lock:
-            if store.closed or store.by_id.get(topic.id) is not topic or topic.closing:
+            topic = self.find(work.name)
+            self._streams.setdefault(work.name, set()).add(work)
+            sweep(topic, store.shard_for(topic), self.now())
+            leases = queue_of(topic).leases
+            work.held = {seq: token for seq, token in work.held.items() if leases.is_leased(seq, token)}
+            nap = work.nap = Nap(LOOK_MS)  # before the claim, so that no append is missed
+            nap.watch(topic)
+        try:
+            if len(work.held) < work.most:
+                hand = yield from self.claim(work.name, work.node, work.most - len(work.held), work.lease_ms)
+                work.held.update((seq, token) for seq, token, _, _ in hand.rows)
+                work.topic = hand.topic
+                if hand.rows:
+                    return hand
+            yield nap
+        finally:
+            with store.lock:
+                nap.leave()
+        return Hand(topic)
+
+    def release(self, work: Work) -> Steps[None]:
+        """The stream is gone: what it still holds is claimable at once."""
+        store, topic = self._store, work.topic
+        with store.lock:
+            others = self._streams.get(work.name, set())
+            others.discard(work)
+            if not others:
+                self._streams.pop(work.name, None)
+            if topic is None or store.closed or store.by_id.get(topic.id) is not topic or topic.closing:
                 return
             try:
-                submission = order_release(topic, store.shard_for(topic), list(held.items()), self.now())
+                submission = order_release(topic, store.shard_for(topic), list(work.held.items()), self.now())
             except TopicsError:
                 return  # they run out by themselves
         if submission is not None and not submission.settled:
             yield submission
-        with store.lock:
-            topic.wake()
+        self._wake(work.name)
 
-    def _wake(self, name: str) -> None:
-        topic = self._store.topics.get(name)
-        if topic is not None:
-            topic.wake()
+    def _wake(self, name: str, node: str | None = None) -> None:
+        """Streams look again: all of a topic when jobs came back, those of a node when it may hold more."""
+        if name not in self._streams:
+            return
+        with self._store.lock:
+            for work in self._streams.get(name, ()):
+                if work.nap is not None and (node is None or work.node == node):
+                    work.nap.release()
 
     def sweep(self, topic: Topic) -> None:
         """Under the lock, before its counters are read."""

@@ -33,7 +33,7 @@ EXPECTED = {
     ("POST", "/v0/topics/{topic}/retention/plan"): "r",
     ("POST", "/v0/topics/{topic}/claim"): "rw", ("POST", "/v0/topics/{topic}/ack"): "w",
     ("POST", "/v0/topics/{topic}/nack"): "w", ("POST", "/v0/topics/{topic}/extend"): "w",
-    ("POST", "/v0/topics/{topic}/redrive"): "wd",
+    ("POST", "/v0/topics/{topic}/redrive"): "wd", ("GET", "/v0/topics/{topic}/work"): "rw",
     ("GET", "/v0/routers"): "r", ("PUT", "/v0/routers/{router}"): "a", ("GET", "/v0/routers/{router}"): "r",
     ("DELETE", "/v0/routers/{router}"): "d",
     ("POST", "/v0/watch"): "r", ("GET", "/v0/watch/{wid}"): "", ("GET", "/v0/ws"): "",
