@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.crash.forward import Routes
+from tests.crash.jobs import JobLedger, QueueUsers
 from tests.crash.profile import Profile
 from topics.format.control import EvictWatermark, Selector, SelectorOp
 from topics.format.frame import Kind, decode_frame
@@ -34,7 +35,9 @@ Operation = Callable[[], Submission | None]
 
 
 class Client:
-    def __init__(self, store: Store, oracle: Oracle, profile: Profile, rng: Random, counts: Counter[str]) -> None:
+    def __init__(
+        self, store: Store, oracle: Oracle, profile: Profile, rng: Random, counts: Counter[str], jobs: JobLedger
+    ) -> None:
         self.store = store
         self.oracle = oracle
         self.profile = profile
@@ -42,6 +45,7 @@ class Client:
         self.counts = counts
         self.serial = 0
         self.routes = Routes(self)
+        self.workers = QueueUsers(self, jobs)
 
     # -- what to do next -----------------------------------------------------------------------------------------------
 
@@ -51,8 +55,10 @@ class Client:
             return self.routes.draw()
         name = f"t{rng.randrange(profile.topics)}"
         if name not in self.oracle.names:
-            config = self.draw_config()
+            config = self.draw_config(name)
             return lambda: self.create(name, config)
+        if self._is_queue(name) and rng.random() < 0.5:
+            return self.workers.draw(name)
         roll = rng.random()
         if roll < 0.7:
             return self._draw_append(name)
@@ -67,18 +73,23 @@ class Client:
         if roll < 0.92:
             if not profile.config_changes:
                 return lambda: self.sweep(name)
-            config = self.draw_config()
+            config = self.draw_config(name)
             return lambda: self.configure(name, config)
         if roll < 0.96 and profile.drops:
             return lambda: self.drop(name)
         return lambda: self.sweep(name)
 
-    def draw_config(self) -> TopicConfig:
+    def _is_queue(self, name: str) -> bool:
+        return self.profile.queues and int(name[1:]) % 2 == 0
+
+    def draw_config(self, name: str) -> TopicConfig:
         rng = self.rng
         fields: dict[str, Any] = {
             "durability": rng.choice(self.profile.durabilities),
             "idempotency_window_ms": 1 << 40,
         }
+        if self._is_queue(name):
+            fields |= {"type": "queue", "leases_durable": rng.random() < 0.6}
         if self.profile.caps and rng.random() < 0.6:
             kind = rng.choice(("cap_records", "cap_bytes", "ttl_ms"))
             fields[kind] = {"cap_records": rng.randint(1, 30), "cap_bytes": rng.randint(100, 3000), "ttl_ms": 300}[kind]
@@ -181,8 +192,11 @@ class Client:
         self.sweep(name)
         instance = self.instance(name)
         now = self.store.clock.now_ms()
+        prepared = prepare(batch)
+        if self._is_queue(name):
+            prepared.delays = self.workers.delays(len(batch))
         try:
-            done = self.store.append(name, prepare(batch), key)
+            done = self.store.append(name, prepared, key)
         except TopicNotFound:
             return self.absent(instance, "append")
         except WaitFirst as first:

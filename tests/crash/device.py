@@ -15,7 +15,7 @@ from tests.crash.probe import ROOT, contents, manifest_firsts
 from topics.format.ops import prepare
 from topics.host.clock import Clock
 from topics.model.config import make_config
-from topics.model.errors import StorageError, TopicExists
+from topics.model.errors import StorageError
 from topics.model.record import Record
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
@@ -75,8 +75,8 @@ def _write(store: Store, memory: Memory) -> dict[tuple[int, int], Record]:
     """A record for every topic, synced; what was told to be there."""
     told: dict[tuple[int, int], Record] = {}
     for name in sorted(store.topics):
-        with contextlib.suppress(TopicExists):
-            store.drive(store.configure(name, make_config({"durability": "fsync"})))
+        kind = store.topics[name].config.type
+        store.drive(store.configure(name, make_config({"durability": "fsync", "type": kind})))
         done = store.append(name, prepare([{"data": b'"behind"'}]))
         record = Record(done.first_seq, done.ts, None, None, None, None, b'"behind"')
         memory.append(done.topic.id, [record])

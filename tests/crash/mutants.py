@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.crash import mistakes
+from tests.crash import mistakes, queue_mistakes
 from tests.crash.simulation import run_seed
 
 
@@ -33,6 +33,8 @@ _BUSY = {"checkpoint_rate": 0.3, "clean_rate": 0.0}
 _FALLBACK = {"fallback_rate": 0.7, "checkpoint_rate": 0.2}
 _FAULTS = {"fault_rate": 1.0, "power_rate": 1.0, "clean_rate": 0.0}
 _DISK = {"durabilities": ("disk",), "power_rate": 1.0}
+
+_QUEUES = {"queues": True, "clean_rate": 0.0, "caps": False, "drops": False, "operations": 40, "broken_rate": 0.0}
 
 MUTANTS = [
     Mutant(mistakes.no_fsync, {"power_rate": 1.0}),
@@ -132,6 +134,15 @@ MUTANTS = [
     Mutant(
         mistakes.half_a_salvage_taken_for_a_whole_one,
         {"salvage_rate": 0.8, "open_crash_rate": 0.9, "fallback_rate": 0.9, "fault_rate": 0.0, "lives": 12},
+    ),
+    Mutant(queue_mistakes.lease_ids_given_out_before_they_are_reserved, {**_QUEUES, "power_rate": 1.0}),
+    Mutant(queue_mistakes.ack_before_its_delete_is_synced, {**_QUEUES, "power_rate": 1.0, "durabilities": ("fsync",)}),
+    Mutant(queue_mistakes.delivery_counts_not_logged, {**_QUEUES, "power_rate": 0.2}),
+    Mutant(queue_mistakes.delays_replayed_as_due_at_once, {**_QUEUES, "power_rate": 0.2}),
+    Mutant(queue_mistakes.leases_left_out_of_the_snapshot, {**_QUEUES, "checkpoint_rate": 0.3}),
+    Mutant(
+        queue_mistakes.position_of_the_snapshot_ahead_of_claims_under_way,
+        {**_QUEUES, "checkpoint_rate": 0.3, "power_rate": 1.0, "durabilities": ("fsync",)},
     ),
 ]
 

@@ -41,6 +41,8 @@ class Profile:
     keys: bool = True
     routers: int = 0
     """Names that routers are made under."""
+    queues: bool = False
+    """Every other topic is one."""
     checkpoint_rate: float = 0.05
     """How likely the checkpointer, when it has its turn, begins though nothing is due."""
     preempt_rate: float = 0.1
@@ -124,6 +126,7 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         drops=rng.random() < 0.6,
         keys=rng.random() < 0.6,
         routers=rng.choice((0, 0, 1, 2, 3)),
+        queues=rng.random() < 0.35,
         checkpoint_rate=rng.choice((0.0, 0.02, 0.1, 0.3)),
         preempt_rate=rng.choice((0.0, 0.0, 0.1, 0.3)),
         wait_rate=rng.choice((0.0, 0.3, 0.9)),

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.crash.client import Client
 from tests.crash.device import check_broken
+from tests.crash.jobs import JobLedger
 from tests.crash.machine import SimulatedDisk, SimulatedLock
 from tests.crash.probe import ROOT, manifest_firsts, probe_rot
 from tests.crash.profile import Profile, draw_profile
@@ -58,6 +59,7 @@ class Simulation:
         self.disk.before_call = self.preempt
         self.clock = FakeClock()
         self.oracle = Oracle()
+        self.jobs = JobLedger()
         self.counts: Counter[str] = Counter()
         self.loop = SeededLoop(self.rng)
         self.store: Store | None = None
@@ -200,11 +202,14 @@ class Simulation:
         why = self.oracle.routers.check_recovered(routes, views, damage is not None and damage.routers)
         if why is not None:
             raise Violation(why)
+        counts, leases = self.jobs.check_recovered(store, self.power, self.doubt, damage is not None)
+        self.counts["queue count over a restart"] += counts
+        self.counts["queue lease over a restart"] += leases
         if store.report and damage is None and not self.counts_allow(store.report):
             raise Violation(f"recovery reports {store.report}")
         self.power = self.killed = self.doubt = self.clean = self.fallback = False
         self.serial = self.client.serial if self.client is not None else 0
-        self.client = Client(store, self.oracle, self.profile, self.rng, self.counts)
+        self.client = Client(store, self.oracle, self.profile, self.rng, self.counts, self.jobs)
         self.client.serial = self.serial
 
     @staticmethod

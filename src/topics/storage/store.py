@@ -278,7 +278,8 @@ class Store:
         rider = None
         if prepared.delays is not None:
             check_delays(name, topic.config.type, prepared)
-            rider = delay_rider(topic, prepared.delays, Now(now, mono_ns // 1_000_000))
+            if any(prepared.delays):
+                rider = delay_rider(topic, prepared.delays, Now(now, mono_ns // 1_000_000))
         return order_append(topic, shard, prepared, now, mono_ns, key, self.options.reserve_seqs, rider)
 
     def check_quota(self, prepared: Prepared) -> None:

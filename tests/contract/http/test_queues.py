@@ -281,6 +281,12 @@ def test_a_log_takes_no_delay_and_no_append_a_silly_one(api: Api, topic: str) ->
         assert api.append(f"{topic}.q", {"data": 1, "delay_ms": delay}).problem == (400, "invalid_request")
 
 
+def test_a_delay_of_nothing_delays_nothing(own: Api) -> None:
+    queue(own, "q")
+    assert own.append("q", {"data": 1, "delay_ms": 0}).status == 200
+    assert seqs(claim(own, "q")) == [1]
+
+
 def test_lines_carry_delays_too(own: Api) -> None:
     queue(own, "q")
     lines = b'{"data":1,"delay_ms":60000}\n{"data":2}\n'

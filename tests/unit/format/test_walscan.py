@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.format.twins import NOW, assert_same, damaged, needs_kernel, wal_bytes
 from topics.format import walscan
-from topics.format.frame import DURABLE, MORE, BadFrame, Kind, decode_frame, encode_frame
+from topics.format.frame import DURABLE, KNOWN_KINDS, MORE, BadFrame, Kind, decode_frame, encode_frame
 from topics.format.marks import FileMark, SyncMark
 from topics.format.segment import ENTRY, ENTRY_SIZE
 
@@ -260,3 +260,9 @@ def test_search_goes_on_with_short_frames_once_its_budget_is_spent(monkeypatch: 
     monkeypatch.setattr(walscan, "SEARCH_BYTES_FACTOR", 1)
     data = crowded(20_000, 20) + append(1)
     assert walscan.find_frames(data, 0, len(data)) == len(data) - len(append(1))
+
+
+def test_every_known_kind_is_a_frame_and_no_other_is(ops: ModuleType) -> None:
+    for kind in range(2, 256):
+        data = encode_frame(kind, 1, bytes(8), ts=NOW)
+        assert scan(ops, data)[0].frames == (kind in KNOWN_KINDS), kind
