@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from topics.api.exchange import Exchange, begin_stream
 from topics.api.http import Express, Head, Response, Socket, Stream
 from topics.api.known import Known
-from topics.api.render import http1_response, http1_stream, start_of
+from topics.api.render import LARGE, http1_response, http1_stream, start_of
 from topics.api.sink import Http1Sink
 from topics.api.ws import not_an_upgrade
 
@@ -85,7 +85,7 @@ class Pipeline:
     def uncork(self) -> None:
         out, self._out = self._out, None
         if out:
-            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
+            self._connection.write_all(out)
 
     def write(self, data: bytes) -> None:
         if self._out is not None:
@@ -126,7 +126,11 @@ class Pipeline:
             start = self.ticker.heads.get((answer.status, answer.content_type))
             if start is None:
                 start = start_of(self.ticker, answer.status, answer.content_type)
-            self.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
+            if len(body) < LARGE:
+                self.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
+            else:
+                self.write(b"%b%d\r\n\r\n" % (start, len(body)))
+                self.write(body)
             if queue:
                 self._pump()
             elif self._out is None:

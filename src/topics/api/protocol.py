@@ -20,6 +20,7 @@ from topics.api.http1 import Http1
 from topics.api.http2 import Http2
 from topics.api.known import KnownHeads
 from topics.api.options import TransportOptions
+from topics.api.render import LARGE
 from topics.api.ticker import Ticker
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -187,6 +188,18 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         self.written += len(data)
         self.transport.write(data)
+
+    def write_all(self, pieces: list[bytes]) -> None:
+        """In one go; large pieces without a copy."""
+        if len(pieces) == 1:
+            self.write(pieces[0])
+            return
+        size = sum(map(len, pieces))
+        if size < LARGE:
+            self.write(b"".join(pieces))
+            return
+        self.written += size
+        self.transport.writelines(pieces)
 
     @property
     def buffered(self) -> int:

@@ -10,6 +10,8 @@ from topics.api.ticker import Ticker
 REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 # Answers to these carry no body and no length.
 BODILESS = frozenset((204, 205, 304))
+LARGE = 32 * 1024
+"""What is this long costs more to be copied than to be written as a piece of its own."""
 CLOSE = b"connection: close\r\n"
 KEEP = b"connection: keep-alive\r\n"
 

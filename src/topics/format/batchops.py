@@ -46,6 +46,7 @@ __all__ = [
     "compact_json",
     "decode_columns",
     "find_frames",
+    "find_runs",
     "find_sync_marks",
     "index_staged",
     "make_records",
@@ -68,6 +69,7 @@ __all__ = [
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _PLACE: Final = struct.Struct("<II")
+_PLACE_IN_ENTRY: Final = struct.Struct("<II12x")
 _STAMP: Final = struct.Struct("<BQQQ")
 _NO_BYTES: Final = bytes(3)
 
@@ -168,6 +170,26 @@ def restamp(
         data_out.append(0)
         idx_out += ENTRY.pack(position, length - 8, ts, flags, accounted)
     return count
+
+
+def find_runs(entries: Buffer, count: int, bytes_max: int, far: int) -> list[tuple[int, int, int, int]]:
+    """(first, end, byte, end byte) of the runs of entries whose frames lie near each other: the next one begins at most
+    `far` bytes from where the last one ends. As many entries as `bytes_max` bytes hold, at least one."""
+    _check_entries(entries, 0, count)
+    places = list(_PLACE_IN_ENTRY.iter_unpack(memoryview(entries)[: count * ENTRY_SIZE]))
+    runs: list[tuple[int, int, int, int]] = []
+    total = 0
+    for i, (offset, length) in enumerate(places):
+        total += length
+        if i and total > bytes_max:
+            break
+        end = offset + length
+        if runs and abs(offset - sum(places[i - 1])) <= far:
+            low, _, base, before = runs.pop()
+            runs.append((low, i + 1, base, max(before, end)))
+        else:
+            runs.append((i, i + 1, offset, end))
+    return runs
 
 
 def verify(

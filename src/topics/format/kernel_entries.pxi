@@ -165,6 +165,37 @@ def restamp(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t fir
         PyBuffer_Release(&view)
 
 
+def find_runs(entries, Py_ssize_t count, int64_t bytes_max, int64_t far):
+    cdef Py_buffer index
+    cdef const uint8_t* entry
+    cdef Py_ssize_t i, low = 0, kept = 0
+    cdef int64_t total = 0, base = 0, end = 0, expected = 0, offset, length
+    cdef list runs = []
+    PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
+    try:
+        check_entries(index.len, 0, count)
+        entry = <const uint8_t*>index.buf
+        for i in range(count):
+            offset, length = load32(entry), load32(entry + 4)
+            total += length
+            if i and total > bytes_max:
+                break
+            if i == 0:
+                base = offset
+            elif offset - expected > far or expected - offset > far:
+                runs.append((low, i, base, end))
+                low, base, end = i, offset, 0
+            expected = offset + length
+            end = max(end, expected)
+            kept = i + 1
+            entry += ENTRY_SIZE
+    finally:
+        PyBuffer_Release(&index)
+    if kept:
+        runs.append((low, kept, base, end))
+    return runs
+
+
 cdef Py_ssize_t verify_frames(
     const uint8_t* buf, Py_ssize_t size, const uint8_t* entry, Py_ssize_t count, uint64_t first_seq, int layout,
     uint64_t topic_id, int64_t base,

@@ -107,6 +107,15 @@ cdef inline bint is_excluded(Render* r, Parts* parts) noexcept nogil:
     return False
 
 
+cdef inline bint has_names_of(Parts* parts, Parts* other) noexcept nogil:
+    return (
+        (parts.flags ^ other.flags) & (NODE | TAG) == 0
+        and parts.tag - parts.node == other.tag - other.node
+        and parts.body - parts.tag == other.body - other.tag
+        and memcmp(parts.node, other.node, parts.body - parts.node) == 0
+    )
+
+
 cdef int render_frames(Render* r, Block* block) noexcept nogil:
     """Write records into `block` until a limit, the budget or the end is reached."""
     cdef const uint8_t* entry
@@ -121,6 +130,9 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
     cdef uint8_t time_text[32]
     cdef Py_ssize_t time_size = 0
     cdef uint64_t time_of = 0
+    # Neighbours often share node and tag: what was written for the last record is copied.
+    cdef Parts named
+    cdef Py_ssize_t names_at = -1, names_size = 0
     for i in range(r.count):
         if r.delivered >= r.limit:
             break
@@ -154,16 +166,22 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
             time_size = put_number(put(time_text, b',"$ts":', 7), time_of) - time_text
         memcpy(out, time_text, 32)
         out += time_size
-        if parts.flags & NODE:
-            if bad_utf8(parts.node, parts.tag - parts.node) >= 0:
-                r.fault = parts
-                return BAD_NODE
-            out = put_text(put(out, b',"$node":', 9), parts.node, parts.tag - parts.node)
-        if r.want & WANT_TAGS and parts.flags & TAG:
-            if bad_utf8(parts.tag, parts.body - parts.tag) >= 0:
-                r.fault = parts
-                return BAD_TAG
-            out = put_text(put(out, b',"$tag":', 8), parts.tag, parts.body - parts.tag)
+        if names_at >= 0 and has_names_of(&parts, &named):
+            out = put(out, block.data + names_at, names_size)
+        else:
+            names_at = out - block.data
+            if parts.flags & NODE:
+                if bad_utf8(parts.node, parts.tag - parts.node) >= 0:
+                    r.fault = parts
+                    return BAD_NODE
+                out = put_text(put(out, b',"$node":', 9), parts.node, parts.tag - parts.node)
+            if r.want & WANT_TAGS and parts.flags & TAG:
+                if bad_utf8(parts.tag, parts.body - parts.tag) >= 0:
+                    r.fault = parts
+                    return BAD_TAG
+                out = put_text(put(out, b',"$tag":', 8), parts.tag, parts.body - parts.tag)
+            names_size = out - block.data - names_at
+            named = parts
         if r.want & WANT_KEYS and envelope.key != NULL:
             out = put(put(out, b',"$key":', 8), envelope.key, envelope.key_size)
         if r.want & WANT_DATA:

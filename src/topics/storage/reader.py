@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, make_records, verify
+from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, find_runs, make_records, verify
 from topics.format.segment import ENTRY, ENTRY_DTYPE
 from topics.model.errors import CorruptFile, StorageError
 from topics.model.record import Gap, Record
@@ -123,24 +122,14 @@ def fetch(handles: Handles, part: Slice, bytes_max: int) -> Iterator[FrameBatch 
     if entries is None:
         assert segment is not None
         entries = handles.entries(segment, part.first_seq - segment.first_seq, part.count)
-    column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
-    lengths = column["length"].astype(np.int64)
-    keep = max(int(np.searchsorted(np.cumsum(lengths), bytes_max, side="right")), 1)
-    if keep < part.count:
-        column, lengths = column[:keep], lengths[:keep]
-    count = len(column)
+    runs = find_runs(entries, part.count, bytes_max, _FAR)
     if segment is not None and segment.sealed:
         buffer = _mapped(handles, segment)
-        yield from _proven(part, buffer, entries, 0, count, SEGMENT_LAYOUT, 0)
+        yield from _proven(part, buffer, entries, 0, runs[-1][1], SEGMENT_LAYOUT, 0)
         return
-    offsets = column["offset"].astype(np.int64)
     source: Source = _data_file(handles, segment) if segment is not None else _given(part.source)
     layout = SEGMENT_LAYOUT if segment is not None else WAL_LAYOUT
-    breaks = np.flatnonzero(np.abs(offsets[1:] - (offsets[:-1] + lengths[:-1])) > _FAR) + 1
-    edges = [0, *breaks.tolist(), count]
-    for low, high in pairwise(edges):
-        base = int(offsets[low])
-        end = int((offsets[low:high] + lengths[low:high]).max())
+    for low, high, base, end in runs:
         try:
             piece = source.read_at(base, max(end - base, 0)) if base != NOWHERE else b""
         except FileNotFoundError:

@@ -58,6 +58,9 @@ class FakeTransport:
         assert not self.closed
         self.written += data
 
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.write(b"".join(pieces))
+
     def close(self) -> None:
         self.closed = True
 
@@ -129,6 +132,23 @@ REPEATED = (
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % len(data) for place in places), len(data)]
     return [data[start:end] for start, end in pairwise(edges) if end > start]
+
+
+class LargeApp(MirrorApp):
+    """Bodies as long as the paths say."""
+
+    def handle(self, request: Request) -> Response:
+        return Response(200, b"x" * int(request.head.path[1:]))
+
+
+def test_large_answers_keep_their_place_among_small_ones() -> None:
+    sizes = [1, 32 * 1024 - 1, 32 * 1024, 200_000, 2, 100_000]
+    sent = b"".join(b"GET /%d HTTP/1.1\r\nhost: here\r\n\r\n" % size for size in sizes)
+    shared = Shared(LargeApp(), TransportOptions(), Ticker(FakeClock(0)), secure=False)
+    for pieces in ([sent], [request + b"\r\n\r\n" for request in sent.split(b"\r\n\r\n") if request]):
+        written = asyncio.run(answers_to(pieces, shared))
+        bodies = [part.partition(b"\r\n\r\n")[2] for part in written.split(b"HTTP/1.1 ")[1:]]
+        assert [len(body) for body in bodies] == sizes
 
 
 def test_pipeline_is_answered_as_a_whole() -> None:

@@ -78,6 +78,32 @@ def test_entries_out_of_range_are_refused(ops: ModuleType) -> None:
             ops.collect_tags(frames, entries, start, count, WAL_LAYOUT, 0)
 
 
+places = st.one_of(st.integers(0, 100), st.integers(0, 0xFFFF_FFFF))
+
+
+@needs_kernel
+@given(
+    st.lists(st.tuples(places, st.integers(0, 50) | st.just(0xFFFF_FFFF)), max_size=10),
+    st.integers(-1, 300),
+    st.sampled_from([0, 5, 100]),
+)
+def test_twins_find_the_same_runs(entries: list[tuple[int, int]], bytes_max: int, far: int) -> None:
+    packed = b"".join(ENTRY.pack(offset, length, 0, 0, b"abc") for offset, length in entries)
+    assert_same("find_runs", packed, len(entries), bytes_max, far)
+
+
+def test_runs_cover_as_many_entries_as_the_bytes_allow(ops: ModuleType) -> None:
+    packed = b"".join(ENTRY.pack(offset, 10, 0, 0, b"abc") for offset in (100, 110, 125, 500, 510, 90))
+    assert ops.find_runs(packed, 6, 1000, 5) == [(0, 3, 100, 135), (3, 5, 500, 520), (5, 6, 90, 100)]
+    assert ops.find_runs(packed, 6, 1000, 4) == [(0, 2, 100, 120), (2, 3, 125, 135), (3, 5, 500, 520), (5, 6, 90, 100)]
+    assert ops.find_runs(packed, 6, 40, 5) == [(0, 3, 100, 135), (3, 4, 500, 510)]
+    assert ops.find_runs(packed, 6, 0, 5) == [(0, 1, 100, 110)]
+    assert ops.find_runs(packed, 6, 1000, 1000) == [(0, 6, 100, 520)]
+    assert ops.find_runs(b"", 0, 10, 5) == []
+    with pytest.raises(ValueError, match="outside"):
+        ops.find_runs(packed, 7, 10, 5)
+
+
 def test_unknown_layout_is_refused(ops: ModuleType) -> None:
     frames, entries = stamped(ops, BATCH)
     with pytest.raises(ValueError, match="layout"):

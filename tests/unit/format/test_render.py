@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.format.test_entries import segment, stamped
 from tests.unit.format.twins import NOW, assert_same, batches, damaged, json_values, needs_kernel
+from topics.format import batchops
 from topics.format.batchops import SEGMENT_LAYOUT, WAL_LAYOUT
 from topics.format.render import COMMA, NEWLINE, WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
 
@@ -204,3 +205,21 @@ def test_twins_collect_the_same_columns(
     frames = data.draw(damaged(st.just(frames)))
     layout = SEGMENT_LAYOUT if in_segment else WAL_LAYOUT
     assert_same("collect_columns", frames, entries, 0, len(batch), 10, layout, 0, dead)
+
+
+few_names = st.sampled_from([None, "", "a", "b", "ab", "é"])
+
+
+@needs_kernel
+@given(
+    st.lists(st.fixed_dictionaries({"data": st.just(1), "tag": few_names, "node": few_names}), min_size=1, max_size=12),
+    st.sampled_from([0, ALL]),
+    st.binary(min_size=12, max_size=12),
+)
+def test_neighbours_that_share_their_names_are_rendered_the_same(
+    batch: list[dict[str, Any]], want: int, dead: bytes
+) -> None:
+    frames, entries = stamped(batchops, batch)
+    dead = bytes(byte & 1 for byte in dead)
+    count = len(batch)
+    assert_same("render_json", frames, entries, 0, count, 1, WAL_LAYOUT, 0, dead, want, (b"a",), 10, FAR, True, COMMA)
