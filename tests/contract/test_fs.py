@@ -166,6 +166,14 @@ def test_an_empty_file_cannot_be_mapped(fs: Fs, root: str) -> None:
         file.map()
 
 
+def test_a_file_that_need_not_stay_in_memory_reads_as_before(fs: Fs, root: str) -> None:
+    put(fs, f"{root}/a", b"abc" * 5000)
+    file = fs.open(f"{root}/a")
+    file.sync()
+    file.uncache()
+    assert file.read_at(0, 15_000) == b"abc" * 5000
+
+
 def test_names_are_listed_in_order(fs: Fs, root: str) -> None:
     for name in ("b", "a", "c"):
         put(fs, f"{root}/{name}", b"")

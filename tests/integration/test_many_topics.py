@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,31 @@ def test_one_topic_whose_sync_fails_keeps_the_others_and_is_copied_again(
     leave_as_a_kill_would(log)
     with topics.open(tmp_path) as again:
         assert found(again) == expected()
+
+
+def test_a_checkpoint_that_finds_the_disk_full_gives_back_the_files_kept_for_recycling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with topics.open(tmp_path, wal_shards=1, wal_file_bytes=4096) as log:
+        log.create("t")
+        for _ in range(4):
+            log.append("t", [{"data": "x" * 300}] * 10)
+            log.append("t", [{"data": "x" * 300}] * 10)
+            assert log.checkpoint()
+        shard = log._store.shards[0]
+        kept = list(shard.recyclable)
+        assert kept
+        log.append("t", [{"data": 1}])
+
+        def full(self: OsFile) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
+
+        with monkeypatch.context() as patch:
+            real = OsFile.sync
+            patch.setattr(OsFile, "sync", lambda self: full(self) if self.path.endswith(".data") else real(self))
+            assert not log.checkpoint()
+        assert not any(Path(path).exists() for path in kept)
+        assert log.checkpoint()
 
 
 def test_new_topics_share_one_sync_of_their_parent_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "collect_columns",
     "collect_keys",
     "collect_tags",
+    "is_keyless",
     "compact_body",
     "compact_json",
     "decode_columns",
@@ -331,6 +332,23 @@ def collect_keys(
             key = None if found is None else found.encode()
         keys.append(key)
     return keys
+
+
+def is_keyless(buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int) -> bool:
+    """True if every body begins with its data, as those do that we write without a key or meta: then none has a key.
+    False says nothing; `collect_keys` does."""
+    _check_entries(entries, start_index, count)
+    _check_layout(layout)
+    view = memoryview(buf)
+    tail = 8 if layout == WAL_LAYOUT else 9
+    keyless = True
+    for i in range(count):
+        offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
+        if length and not entry_flags & HOLE:
+            at = offset - base
+            *_, body_at = _parts(view, at, length, layout)
+            keyless &= bytes(view[body_at : min(body_at + 5, at + length - tail)]) == b'{"d":'
+    return keyless
 
 
 def collect_columns(

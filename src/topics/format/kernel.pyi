@@ -87,6 +87,7 @@ def collect_tags(
 def collect_keys(
     buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int
 ) -> list[bytes | None]: ...
+def is_keyless(buf: Buffer, entries: Buffer, start_index: int, count: int, layout: int, base: int) -> bool: ...
 def collect_columns(
     buf: Buffer,
     entries: Buffer,

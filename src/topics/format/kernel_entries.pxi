@@ -429,6 +429,32 @@ def collect_keys(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int lay
     return keys
 
 
+def is_keyless(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int layout, int64_t base):
+    cdef Py_buffer view, index
+    cdef const uint8_t* entry
+    cdef Py_ssize_t i
+    cdef Parts parts
+    cdef bint keyless = True
+    check_layout(layout)
+    check_base(base)
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
+        try:
+            check_entries(index.len, start_index, count)
+            entry = <const uint8_t*>index.buf + start_index * ENTRY_SIZE
+            for i in range(count):
+                if not is_hole(entry):
+                    find_parts(&view, <int64_t>load32(entry) - base, load32(entry + 4), layout, &parts)
+                    keyless &= parts.end - parts.body >= 5 and memcmp(parts.body, b'{"d":', 5) == 0
+                entry += ENTRY_SIZE
+        finally:
+            PyBuffer_Release(&index)
+    finally:
+        PyBuffer_Release(&view)
+    return keyless
+
+
 cdef Py_ssize_t index_frames(
     const uint8_t* buf, Py_ssize_t end, uint64_t first_seq, Block* idx
 ) noexcept nogil:

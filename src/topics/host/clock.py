@@ -20,8 +20,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)
 
 
 class Reading(Protocol):

@@ -65,6 +65,10 @@ class File(Protocol):
         """A read-only mapping of the whole file as it is now; ValueError if it is empty."""
         ...
 
+    def uncache(self) -> None:
+        """Nobody will read it soon: the memory its synced bytes take may go to others. A wish, not an order."""
+        ...
+
     def close(self) -> None:
         """May be called again. A file that nobody holds any more is closed too."""
         ...
@@ -117,9 +121,10 @@ def parent(path: str) -> str:
     return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
 
 
-def write_all(file: File, offset: int, buffers: Sequence[Buffer], dsync: bool = False) -> None:
-    """Write every byte, however short the single writes are. A write that makes no progress is an I/O error."""
-    left = sum(_nbytes(buffer) for buffer in buffers)
+def write_all(file: File, offset: int, buffers: Sequence[Buffer], dsync: bool = False, size: int = -1) -> None:
+    """Write every byte, however short the single writes are. A write that makes no progress is an I/O error.
+    `size`: how many they are, where the caller knows."""
+    left = size if size >= 0 else sum(_nbytes(buffer) for buffer in buffers)
     while left:
         written = file.write_at(offset, buffers, dsync=dsync)
         if written <= 0:
@@ -317,6 +322,10 @@ class OsFile:
 
     def map(self) -> memoryview:
         return map_file(self.fd)
+
+    def uncache(self) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         fd, self.fd = self.fd, _CLOSED

@@ -24,6 +24,7 @@ from topics.model.errors import TopicsError
 from topics.storage.copy import CopyTools
 from topics.storage.cut import TopicCut, capture, make_row
 from topics.storage.submission import Submission
+from topics.storage.walfile import NO_SPACE
 
 if TYPE_CHECKING:
     from topics.storage.routers import Router
@@ -141,10 +142,14 @@ class Checkpoint:
             with self.lock:
                 self.abandon()
             store.trouble = error
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                store.free_recyclable()
             return False
         store.trouble = None
         store.bury()
         store.trim()
+        tools.maps.clear()  # mapped bytes would stay in memory
+        store.uncache()
         with self.lock:
             store.staging.forget_verdicts(store.snapshots.older)
         store.staging.release(store)

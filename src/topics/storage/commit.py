@@ -78,8 +78,7 @@ class Committer:
 
     def _turn(self, shard: Shard, submission: Submission) -> bool:
         """Lead, or sleep until woken; True once the submission is settled."""
-        waiter = threading.Lock()
-        waiter.acquire()
+        waiter: threading.Lock | None = None
         led_by_another = True
         try:
             with self.lock:
@@ -88,6 +87,8 @@ class Committer:
                 led_by_another = shard.writing
                 write = shard.take()
                 if write is None:
+                    waiter = threading.Lock()
+                    waiter.acquire()
                     submission.waiters.append(waiter)
             interrupt = self.lead(shard, write) if write is not None else None
         except BaseException as error:
@@ -96,8 +97,9 @@ class Committer:
             raise
         if interrupt is not None:
             raise interrupt
-        if write is not None:
-            return False
+        if waiter is None:
+            with self.lock:  # one that is being completed is settled only when that is done
+                return submission.settled
         try:
             self.nudge(shard)
             waiter.acquire()

@@ -16,7 +16,7 @@ import numpy as np
 from topics.format.checksum import xxh3_64
 from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
-from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, restamp, restamp_staged
+from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, is_keyless, restamp, restamp_staged
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
 from topics.format.tags import KEYS_MAGIC, build_tags
 from topics.host.clock import Clock
@@ -210,7 +210,9 @@ class TopicCopy:
         )
 
     def _open_pair(self, first_seq: int) -> None:
-        segment = Segment(self.topic.directory, first_seq, 0, 0, opened_ns=self.tools.clock.monotonic_ns())
+        segment = Segment(
+            self.topic.directory, first_seq, 0, 0, keyless=True, opened_ns=self.tools.clock.monotonic_ns()
+        )
         self.tools.handles.forget(segment)
         for part in ("data", "idx"):
             file = self.tools.fs.open(segment.path(part), write=True, create=True)
@@ -241,6 +243,8 @@ class TopicCopy:
                 int(column["offset"][at + done]),
                 f"record {first + done} of topic {self.topic.name!r} fails its check before it was copied",
             )
+        if active.keyless:
+            active.keyless = is_keyless(data, idx, 0, holes + count, SEGMENT_LAYOUT, active.data_len)
         self._extend(active, data, idx)
         active.count += holes + count
         active.data_len += len(data)
@@ -298,15 +302,21 @@ class TopicCopy:
 
     def _write_sidecars(self, segment: Segment, entries: bytes) -> None:
         """`.tags` and `.keys`. They are derived, so trouble with them is no trouble for the segment."""
-        flags = np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"]
+        tagged = bool((np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"] & TAG).any())
+        if segment.keyless:
+            segment.keys = False
+            if not tagged:
+                return
         count, first = segment.count, segment.first_seq
         try:
             data = read_exact(self.tools.handles.file(segment.path("data")), 0, segment.data_len)
-            if (flags & TAG).any():
+            if tagged:
                 tags = collect_tags(data, entries, 0, count, SEGMENT_LAYOUT, 0)
                 replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, first))
                 segment.tags = True
-            # Most topics have no keys at all: then the mark of one is nowhere, and nothing has to be taken apart.
+            if segment.keyless:
+                return
+            # Where the mark of a key is nowhere, nothing has to be taken apart.
             keys = collect_keys(data, entries, 0, count, SEGMENT_LAYOUT, 0) if KEY_MARK in data else []
             if any(key is not None for key in keys):
                 replace_file(self.tools.fs, segment.path("keys"), build_tags(keys, first, KEYS_MAGIC))

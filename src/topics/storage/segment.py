@@ -27,6 +27,8 @@ class Segment:
     """The `.tags` sidecar was built."""
     keys: bool | None = None
     """The `.keys` sidecar was built; False = no record has a key, None = nobody looked."""
+    keyless: bool = False
+    """No record of the active pair has a key; False = not known."""
     opened_ns: int = 0
     """Monotonic time at which this process opened the active pair; its age counts from here."""
     foreign: bool = False

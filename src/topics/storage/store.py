@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
@@ -358,6 +358,30 @@ class Store:
             with self.lock:
                 self.graveyard.remove(topic_id)
 
+    def free_recyclable(self) -> None:
+        """Files kept to save work later take room that is needed now."""
+        with self.lock:
+            doomed = [path for shard in self.shards for path in shard.recyclable]
+            for shard in self.shards:
+                shard.recyclable = []
+        for path in doomed:
+            discard(self.fs, path)
+
+    def uncache(self) -> None:
+        """WAL files whose records were all copied are read by a recovery alone: their memory is better used for the
+        next ones and for segments."""
+        with self.lock:
+            paths = [path for shard in self.shards for path in shard.copied_files(self._copied_below(shard))]
+        for path in paths:
+            with suppress(OSError):
+                file = self.fs.open(path)
+                file.uncache()
+                file.close()
+
+    def _copied_below(self, shard: Shard) -> int:
+        position = self.positions.get(shard.key)
+        return 0 if position is None else position.file
+
     def trim(self) -> None:
         """Let go of WAL files wholly below the older kept snapshot; some become spares."""
         older = self.snapshots.older
@@ -371,13 +395,7 @@ class Store:
                     continue
                 gone = [item for item in shard.sealed if item[0] < position.file]
                 shard.sealed = [item for item in shard.sealed if item[0] >= position.file]
-                for number, length in gone:
-                    path = f"{shard.directory}/{names.wal_name(number)}"
-                    full = length * 2 > self.options.wal_file_bytes
-                    if full and len(shard.recyclable) < 2:
-                        shard.recyclable.append(path)
-                    else:
-                        doomed.append(path)
+                doomed += shard.retire(gone)
             retired = [
                 (key, numbers)
                 for key, numbers in self.retired.items()

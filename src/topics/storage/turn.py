@@ -87,6 +87,7 @@ class Write:
     """What an evidence mark at the front of this batch states to be synced; None = no mark."""
     rotation: Rotation | None
     file: WalFile | None = None
+    started_ns: int = 0
     end: int = 0
     synced: bool = False
     took_ns: int = 0

@@ -34,6 +34,10 @@ from topics.storage.walfile import NO_SPACE, Spare, WalFile, discard
 _FIRST_CAPACITY = 4 * 1024 * 1024
 """The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
 
+_WRITTEN = State.WRITTEN
+_RECYCLED_MIN = 2
+"""Files kept for recycling however little was written since the last checkpoint."""
+
 
 @dataclass(slots=True)
 class Shard:
@@ -73,6 +77,11 @@ class Shard:
     wal_bytes: int = 0
     """Bytes written since the last checkpoint began."""
     recyclable: list[str] = field(default_factory=list)
+    """Files that nobody needs, oldest first, to be made the next ones."""
+    rotations_seen: int = 0
+    """Rotations up to the last time files were retired."""
+    uncached: int = 0
+    """Files up to this number no longer take memory of the system."""
     stats: ShardStats = field(default_factory=ShardStats)
 
     # -- submitting -------------------------------------------------------------------------------------------------
@@ -131,7 +140,8 @@ class Shard:
         self.write_syncs = sync or rotate
         if file is None or rotate:
             return Write(batch, sync, sync, None, self._plan_rotation(size + _FILE_MARK_SIZE))
-        return Write(batch, sync, sync and file.synced == file.written, self._evidence(file), None, file)
+        now = self.clock.monotonic_ns()
+        return Write(batch, sync, sync and file.synced == file.written, self._evidence(file, now), None, file, now)
 
     def _batch(self) -> tuple[int, int, bool]:
         """(submissions, their bytes, whether one needs a sync) of the next write.
@@ -173,14 +183,11 @@ class Shard:
             return True
         return submission.needs_sync and not submission.detached
 
-    def _evidence(self, file: WalFile | None) -> int | None:
+    def _evidence(self, file: WalFile, now_ns: int) -> int | None:
         """A mark is worth writing when it proves more than the last one could."""
-        if file is None or not file.synced:
+        if not file.synced or now_ns - self.evidence_ns < self.options.evidence_ms * 1_000_000:
             return None
-        now = self.clock.monotonic_ns()
-        if now - self.evidence_ns < self.options.evidence_ms * 1_000_000:
-            return None
-        self.evidence_ns = now
+        self.evidence_ns = now_ns
         return file.synced
 
     def run(self, write: Write) -> None:
@@ -191,11 +198,14 @@ class Shard:
             if write.file is None:
                 return
             buffers.append(_mark(FileMark(0, write.file.number, *write.rotation.previous).encode()))
+            write.started_ns = self.clock.monotonic_ns()
         assert write.file is not None
         file = write.file
         if write.evidence is not None:
             buffers.append(_mark(SyncMark(0, file.number, write.evidence).encode()))
-        offset = file.written + sum(map(len, buffers))
+        offset = file.written
+        for buffer in buffers:
+            offset += len(buffer)
         for submission in write.submissions:
             submission.file = file
             submission.offset = offset
@@ -203,13 +213,13 @@ class Shard:
             submission.end = offset
             buffers.extend(submission.buffers)
         write.end = offset
-        started = self.clock.monotonic_ns() if write.sync else 0
         try:
-            write_all(file.file, file.written, buffers, dsync=write.dsync)
-            if write.sync and not write.dsync:
-                file.file.sync()
-            write.synced = write.sync
-            write.took_ns = self.clock.monotonic_ns() - started if write.sync else 0
+            write_all(file.file, file.written, buffers, write.dsync, offset - file.written)
+            if write.sync:
+                if not write.dsync:
+                    file.file.sync()
+                write.synced = True
+                write.took_ns = self.clock.monotonic_ns() - write.started_ns
         except OSError as error:
             write.error = error
 
@@ -267,20 +277,22 @@ class Shard:
             self.file = file
             self.stats.rotations += 1
             self.dirty_since_ns = None
-        self.wal_bytes += write.end - file.written
-        self.stats.bytes_written += write.end - file.written
-        self.stats.batches += 1
-        self.stats.frames += sum(submission.frames for submission in write.submissions)
+        stats = self.stats
+        size = write.end - file.written
+        self.wal_bytes += size
+        stats.bytes_written += size
+        stats.batches += 1
         file.written = write.end
         if write.synced:
-            self.stats.synced(write.took_ns)
+            stats.synced(write.took_ns)
             file.synced = write.end
             self.dirty_since_ns = None
         elif self.dirty_since_ns is None:
             self.dirty_since_ns = self.clock.monotonic_ns()
         for submission in write.submissions:
-            submission.state = State.WRITTEN
+            submission.state = _WRITTEN
             submission.buffers = []
+            stats.frames += submission.frames
         self.waiting.extend(write.submissions)
         self._complete()
 
@@ -302,9 +314,9 @@ class Shard:
             self.completing = False
 
     def _complete_once(self) -> None:
-        kept: deque[Submission] = deque()
-        blocked: set[int] = set()
         waiting = self.waiting
+        kept: list[Submission] = []
+        blocked: set[int] = set()
         broken: BaseException | None = None
         while waiting:
             submission = waiting.popleft()
@@ -330,8 +342,7 @@ class Shard:
                 break
             if not submission.detached:
                 blocked.add(submission.lane)
-        kept.extend(waiting)
-        self.waiting = kept
+        waiting.extendleft(reversed(kept))
         if broken is not None:
             # It is committed and applied by half at most. Replay applies it whole; until then nobody builds on it.
             self._fail(broken)
@@ -435,6 +446,25 @@ class Shard:
         fill = not waiting or size <= _FIRST_CAPACITY
         old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
         return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill)
+
+    def retire(self, gone: list[tuple[int, int]]) -> list[str]:
+        """Keep of the files (number, length) that nobody needs as many as the next ones will be made of; the paths of
+        the others, to be removed. A recycled file costs half of what a new one does and frees no blocks."""
+        rotations = self.stats.rotations - self.rotations_seen
+        self.rotations_seen = self.stats.rotations
+        known, small = list(self.recyclable), list[str]()
+        for number, length in gone:
+            full = length * 2 > self.options.wal_file_bytes
+            (known if full else small).append(f"{self.directory}/{wal_name(number)}")
+        at = max(len(known) - max(rotations, _RECYCLED_MIN), 0)
+        self.recyclable = known[at:]
+        return [*known[:at], *small]
+
+    def copied_files(self, position: int) -> list[str]:
+        """The sealed files below number `position`, whose records all lie in segments by now; each is named once."""
+        numbers = [number for number, _ in self.sealed if self.uncached < number < position]
+        self.uncached = max(self.uncached, position - 1)
+        return [f"{self.directory}/{wal_name(number)}" for number in numbers]
 
     def adopt_spare(self, spare: Spare) -> None:
         if self.spare is not None:

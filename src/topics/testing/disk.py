@@ -397,6 +397,9 @@ class FakeFile:
             raise ValueError(f"cannot map {self.path}: it is empty")
         return memoryview(bytes(self.node.live))
 
+    def uncache(self) -> None:
+        self._check()
+
     def close(self) -> None:
         # A dead process closes nothing and complains about nothing.
         self._closed = True

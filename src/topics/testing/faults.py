@@ -201,6 +201,10 @@ class FaultFile(WrappedFile):
         self._fs.check("map", self.path)
         return super().map()
 
+    def uncache(self) -> None:
+        self._fs.check("uncache", self.path)
+        super().uncache()
+
 
 def os_error(name: str, path: str) -> OSError:
     number: int = getattr(errno, name)

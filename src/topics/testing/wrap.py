@@ -36,6 +36,9 @@ class WrappedFile:
     def map(self) -> memoryview:
         return self.inner.map()
 
+    def uncache(self) -> None:
+        self.inner.uncache()
+
     def close(self) -> None:
         self.inner.close()
 

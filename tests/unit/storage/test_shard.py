@@ -372,3 +372,49 @@ def test_evidence_is_written_at_most_once_per_interval() -> None:
     assert bench.step().evidence is not None
     bench.put("c", sync=True)
     assert bench.step().evidence is None
+
+
+def wal_path(number: int) -> str:
+    return f"/wal/wal-{number:016d}.log"
+
+
+def test_as_many_files_are_kept_for_recycling_as_were_begun_since_the_last_time() -> None:
+    shard = Bench().shard
+    shard.stats.rotations = 5
+    assert shard.retire([(1, 200), *((number, 1000) for number in range(2, 9))]) == [
+        wal_path(2),
+        wal_path(3),
+        wal_path(1),  # half empty: too small for the next one
+    ]
+    assert shard.recyclable == [wal_path(number) for number in range(4, 9)]
+
+
+def test_a_shard_that_went_quiet_keeps_two_files_for_recycling() -> None:
+    shard = Bench().shard
+    shard.stats.rotations = 5
+    shard.retire([(number, 1000) for number in range(1, 6)])
+    assert shard.retire([]) == [wal_path(1), wal_path(2), wal_path(3)]
+    assert shard.recyclable == [wal_path(4), wal_path(5)]
+
+
+def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
+    bench = Bench()
+    bench.put("a", frames=18)
+    bench.step()
+    bench.put("b", frames=18)
+    bench.step()
+    assert bench.shard.retire([bench.shard.sealed.pop(0)]) == []
+    bench.shard.adopt_spare(bench.shard.plan_spare().run())
+    assert bench.shard.recyclable == []
+    assert not bench.fs.exists(wal_path(1))
+    assert bench.shard.spare is not None
+    assert bench.shard.spare.file.read_at(0, 1024) == bytes(1024)
+
+
+def test_a_file_whose_records_were_all_copied_is_named_once() -> None:
+    shard = Bench().shard
+    shard.sealed = [(1, 1000), (3, 1000), (5, 1000)]
+    assert shard.copied_files(5) == [wal_path(1), wal_path(3)]
+    assert shard.copied_files(5) == []
+    assert shard.copied_files(0) == []
+    assert shard.copied_files(6) == [wal_path(5)]
