@@ -28,6 +28,7 @@ from topics.api.pool import Pool
 from topics.api.pump import Pump
 from topics.api.service import Service
 from topics.broker.broker import Broker
+from topics.broker.warmth import Warmth
 from topics.config import Config
 from topics.console import KINDS, asset
 from topics.host.clock import Clock, SteadyClock, SystemClock
@@ -167,6 +168,7 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
         ),
     )
     service.live.start()
+    service.broker.warmth = Warmth(store, parts.readers)
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)

@@ -20,6 +20,7 @@ from topics.broker.routing import Routing
 from topics.broker.segments import Part, SegmentList, find_part, list_segments
 from topics.broker.state import Clocks, TopicRow, TopicState, row_of, state_of
 from topics.broker.steps import Nap, Steps, asked, settled
+from topics.broker.warmth import Warmth
 from topics.format.control import Selector
 from topics.format.prepared import Prepared
 from topics.host.clock import Clock
@@ -80,6 +81,8 @@ class Broker:
         self.queues = Queues(store, self._pulled)
         self.patient: Callable[[], bool] = lambda: True
         """Whether an append that finds the queue of its shard full waits for room instead of being refused."""
+        self.warmth: Warmth | None = None
+        """Who waits for the disk before a page is read; None = whoever reads it."""
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -287,6 +290,8 @@ class Broker:
         """A page after the cursor; an empty one waits for the next append, up to `wait_ms`."""
         topic = yield from self._pulled(name)
         self.clocks.read(topic, self.clock.now_ms())
+        if self.warmth is not None:
+            yield from self.warmth.warmed(topic, query)
         if not wait_ms:
             return read_page(self.store, topic, query)
         nap = Nap(wait_ms)

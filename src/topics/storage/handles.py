@@ -15,6 +15,7 @@ from topics.format.ops import SEGMENT_LAYOUT, rebuild_idx, verify
 from topics.format.segment import ENTRY
 from topics.format.tags import TagIndex
 from topics.host.fs import File, Fs, read_exact
+from topics.host.memory import is_resident
 from topics.model import limits
 from topics.model.errors import StorageError
 from topics.storage.segment import Segment
@@ -108,6 +109,18 @@ class Handles:
         view = self._proven(segment)
         self._remember(path, view)
         return view[low:high]
+
+    def is_warm(self, segment: Segment, start: int, count: int, bytes_max: int) -> bool:
+        """True if entries start .. start + count of a sealed segment, and about `bytes_max` bytes of what they point
+        at, can be read without waiting for the disk."""
+        with self._lock:
+            index, data = self._maps.get(segment.path("idx")), self._maps.get(segment.path("data"))
+        low, high = start * ENTRY.size, (start + count) * ENTRY.size
+        if index is None or data is None or len(index) < high:
+            return False
+        first = ENTRY.unpack_from(index, low)[0]
+        last, length, *_ = ENTRY.unpack_from(index, high - ENTRY.size)
+        return is_resident(data, min(first, len(data)), min(last + length, first + bytes_max, len(data)))
 
     def _proven(self, segment: Segment) -> memoryview:
         size = segment.count * ENTRY.size

@@ -14,6 +14,7 @@ from topics.api.live import LiveOptions
 from topics.api.pump import Pump
 from topics.api.service import Service
 from topics.broker.broker import Broker
+from topics.broker.warmth import Warmth
 from topics.host.clock import SystemClock
 from topics.host.fs import Fs, OsFs
 from topics.host.ids import SystemIds
@@ -117,6 +118,7 @@ class Engine:
             keyring=self.app.options.keyring,
             live_options=live or LiveOptions(),
         )
+        self.service.broker.warmth = Warmth(self.store, self.readers)
         if ready:
             self.app.service = self.service
 

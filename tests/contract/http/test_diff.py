@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.http.client import Api, eventually
+from tests.contract.http.client import Api, InProcess, eventually
 from tests.contract.http.inprocess import Engine
+from topics.broker import warmth
+from topics.broker.reading import Page, read_page
+from topics.storage import handles
+from topics.storage.options import StoreOptions
 
 
 def test_diff_answers_every_field(api: Api, topic: str) -> None:
@@ -90,6 +95,37 @@ def test_age_gives_a_tombstone_of_its_own_reason(own: Api, engine: Engine) -> No
     own.call("PATCH", "/v0/topics/a", {"cap_records": 1})
     own.append("a", 4)
     assert own.diff("a").json["tombstone"]["reason"] == "mixed"
+
+
+def test_cold_pages_are_brought_in_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(str(tmp_path / "s"), store=StoreOptions(segment_max_events=10))
+    readers: list[str] = []
+
+    def noted(*args: Any) -> Page:
+        readers.append(threading.current_thread().name)
+        return read_page(*args)
+
+    monkeypatch.setattr(warmth, "read_page", noted)
+    try:
+        api = Api(InProcess(engine))
+        api.append("a", *range(35))
+        assert len(api.seqs("a")) == 35
+        assert readers == [], "what was written lately is in memory"
+        engine.pump.checkpoint()
+        assert api.seqs("a", limit=10) == list(range(1, 11))
+        assert len(readers) == 1, "the first read of a segment opens and proves its files"
+        assert "test-loop" not in readers
+        assert api.seqs("a", limit=10) == list(range(1, 11))
+        assert api.seqs("a", from_seq=31) == [32, 33, 34, 35]
+        assert len(readers) == 1
+        monkeypatch.setattr(handles, "is_resident", lambda *_: False)
+        assert api.seqs("a", limit=10) == list(range(1, 11)), "known to be in memory for a while"
+        assert len(readers) == 1
+        engine.clock.advance(1000)
+        assert api.seqs("a", limit=10) == list(range(1, 11))
+        assert len(readers) == 2
+    finally:
+        engine.close()
 
 
 def test_records_expire_on_a_server_that_has_just_started(api: Api, topic: str) -> None:
