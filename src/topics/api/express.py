@@ -115,6 +115,8 @@ class Convoy:
         assert submission is not None
         now_ns = self._service.now_ns()
         waited = now_ns - append.ordered_ns
+        if self._service.stats.watched:
+            self._service.stats.appended(waited, len(self.tickets))
         synced, error, topic = submission.needs_sync, submission.error, append.topic.name.encode()
         first = append.first_seq
         ticker, start = None, b""

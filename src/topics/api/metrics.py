@@ -12,6 +12,7 @@ import msgspec
 from topics.api.call import Call
 from topics.api.http import Response
 from topics.api.service import Service
+from topics.broker.state import QueueCounts, counts_of
 from topics.storage.store import Store
 from topics.storage.turn import SYNC_BUCKETS_US
 
@@ -29,6 +30,8 @@ class TopicNumbers:
     earliest_seq: int
     records_live: int
     bytes_live: int
+    queue: QueueCounts | None
+    """Queues alone."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Numbers:
     router_unmarked: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
     queue_topics: int = 0
+    queue_leases: int = 0
     records_live: int = 0
     bytes_live: int = 0
     each: list[TopicNumbers] = field(default_factory=list)
@@ -92,11 +96,14 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
         numbers.router_lag = max((head - cursor for head, cursor in heads), default=0)
         for topic in store.topics.values():
             numbers.by_class[topic.config.durability or "disk"] += 1
-            numbers.queue_topics += topic.config.type == "queue"
+            queue = None if topic.queue is None else counts_of(topic)
+            if queue is not None:
+                numbers.queue_topics += 1
+                numbers.queue_leases += queue.in_flight
             numbers.records_live += topic.live
             numbers.bytes_live += topic.bytes
             if len(numbers.each) < TOPICS_MAX:
-                numbers.each.append(TopicNumbers(topic.name, topic.head, topic.earliest_seq, topic.live, topic.bytes))
+                numbers.each.append(TopicNumbers(topic.name, topic.head, topic.earliest_seq, topic.live, topic.bytes, queue))
         for shard in store.shards:
             stats = shard.stats
             numbers.frames += stats.frames
@@ -147,7 +154,7 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "records_live": numbers.records_live,
         "bytes_live": numbers.bytes_live,
         "queue_topics": numbers.queue_topics,
-        "queue_leases_in_flight": 0,
+        "queue_leases_in_flight": numbers.queue_leases,
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
@@ -188,7 +195,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "records_live": numbers.records_live,
         "bytes_live": numbers.bytes_live,
         "queue_topics": numbers.queue_topics,
-        "queue_leases_in_flight": 0,
+        "queue_leases_in_flight": numbers.queue_leases,
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
@@ -230,6 +237,11 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         yield f"# TYPE topics_topic_{name} gauge\n"
         for topic in numbers.each:
             yield f'topics_topic_{name}{{topic="{topic.name}"}} {getattr(topic, name)}\n'
+    for name in ("ready", "in_flight"):
+        yield f"# TYPE topics_topic_queue_{name} gauge\n"
+        for topic in numbers.each:
+            if topic.queue is not None:
+                yield f'topics_topic_queue_{name}{{topic="{topic.name}"}} {getattr(topic.queue, name)}\n'
     yield from _histogram(numbers)
 
 

@@ -101,8 +101,8 @@ class Sampler:
         self._asked_ns = 0
         self._lock = threading.Lock()
 
-    def appended(self, waited_ns: int) -> None:
-        self._appends[bisect_left(APPEND_BUCKETS_US, waited_ns / 1000)] += 1
+    def appended(self, waited_ns: int, requests: int = 1) -> None:
+        self._appends[bisect_left(APPEND_BUCKETS_US, waited_ns / 1000)] += requests
 
     def asked(self, service: Service) -> None:
         """Somebody looks: sample from now on. On the event loop."""

@@ -39,6 +39,17 @@ def counts(api: Api, topic: str) -> tuple[int, int, int]:
     return state["ready"], state["in_flight"], state["dead_lettered"]
 
 
+def test_metrics_count_jobs_and_leases(api: Api, topic: str) -> None:
+    queue(api, topic, 5)
+    claim(api, topic, max=2)
+    text = api.call("GET", "/v0/metrics").body.decode()
+    assert f'topics_topic_queue_ready{{topic="{topic}"}} 3\n' in text
+    assert f'topics_topic_queue_in_flight{{topic="{topic}"}} 2\n' in text
+    shown = api.call("GET", "/v0/metrics", headers={"accept": "application/json"}).json
+    assert shown["queue_leases_in_flight"] >= 2
+    assert shown["queue_topics"] >= 1
+
+
 # -- claim -------------------------------------------------------------------------------------------------------------
 
 
