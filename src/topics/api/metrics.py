@@ -103,7 +103,9 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
             numbers.records_live += topic.live
             numbers.bytes_live += topic.bytes
             if len(numbers.each) < TOPICS_MAX:
-                numbers.each.append(TopicNumbers(topic.name, topic.head, topic.earliest_seq, topic.live, topic.bytes, queue))
+                numbers.each.append(
+                    TopicNumbers(topic.name, topic.head, topic.earliest_seq, topic.live, topic.bytes, queue)
+                )
         for shard in store.shards:
             stats = shard.stats
             numbers.frames += stats.frames

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from topics.broker.steps import Nap, Steps, settled
+from topics.broker.taken import MARK, key_prefix, taken
 from topics.format.control import RouterBits
 from topics.format.ops import prepare
 from topics.format.segment import ENTRY_SIZE, HOPS
@@ -26,6 +27,7 @@ from topics.storage.routers import Router, order_cursor, order_holes
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
+from topics.storage.wal import Shard
 
 PASS_RECORDS: Final = 1024
 PASS_BYTES: Final = 8 * 1024 * 1024
@@ -34,7 +36,6 @@ HOPS_MAX: Final = 8
 
 _TRIMS: Final = frozenset({"cap", "ttl", "mixed", "source_trim", "corrupt"})
 """Loss of records that were there. What a crash skipped may never have been handed out."""
-_KEY: Final = "_topics_router"
 _OLD_META: Final = "_topics_original_meta"
 
 
@@ -66,7 +67,7 @@ def forward(store: Store, router: Router) -> Pass:
         return Pass(order_cursor(router, dest, shard, source.head, now), moved=True)
     if isinstance(found, Gap):
         return _pass_gap(store, router, source, dest, found)
-    if router.filter is None and _is_full(dest):
+    if router.filter is None and not router.bits & RouterBits.EXACTLY_ONCE and _is_full(dest):
         return Pass()
     try:
         return _copy(store, router, source, dest, found)
@@ -93,13 +94,19 @@ def _copy(store: Store, router: Router, source: Topic, dest: Topic, part: Slice)
         chosen += _wanted(router, item)
         last = item.first_seq + item.count - 1
     shard, now = store.shard_for(dest), store.clock.now_ms()
+    repeated: list[int] = []
+    if chosen and router.bits & RouterBits.EXACTLY_ONCE:
+        known = taken(store, router, source, dest)
+        if known:
+            repeated = [record.seq for record, _ in chosen if record.seq in known]
+            chosen = [(record, hops) for record, hops in chosen if record.seq not in known]
     if not chosen:
-        return Pass(order_cursor(router, dest, shard, last, now), moved=True)
+        return Pass(order_cursor(router, dest, shard, last, now, len(repeated)), moved=True)
     copies = _copies_of(router, source, chosen)
     room = _room(dest, copies)
     if room < len(copies):
         if not room:
-            return Pass()
+            return _pass_repeated(router, dest, shard, repeated, chosen[0][0].seq, now)
         last = chosen[room][0].seq - 1
         del copies[room:]
     prepared = prepare(copies, checked=True)
@@ -107,7 +114,7 @@ def _copy(store: Store, router: Router, source: Topic, dest: Topic, part: Slice)
     check_room(dest, prepared)
     for at, (_, hops) in enumerate(chosen[: len(copies)]):
         prepared.entries[at * ENTRY_SIZE + 16] |= (hops + 1) << 4
-    forwarded = router.forwarded + len(copies)
+    forwarded = router.forwarded + len(copies) + sum(seq <= last for seq in repeated)
     unmarked = 0
     if router.bits & RouterBits.EXACTLY_ONCE:
         unmarked = sum(copy["meta"] is record.meta_raw for copy, (record, _) in zip(copies, chosen, strict=False))
@@ -126,6 +133,12 @@ def _copy(store: Store, router: Router, source: Topic, dest: Topic, part: Slice)
     )  # fmt: skip
     router.under_way = append.submission
     return Pass(append.submission, moved=True)
+
+
+def _pass_repeated(router: Router, dest: Topic, shard: Shard, repeated: list[int], stop: int, now: int) -> Pass:
+    """There is no room for the record `stop`; what is there already before it needs none."""
+    counted = sum(seq < stop for seq in repeated)
+    return Pass(order_cursor(router, dest, shard, stop - 1, now, counted), moved=True) if counted else Pass()
 
 
 def _wanted(router: Router, batch: FrameBatch) -> list[tuple[Record, int]]:
@@ -165,8 +178,8 @@ def _with_key(router: Router, source: Topic, record: Record) -> bytes | None:
     else:
         # Values go through as they were sent: only the keys of the object are taken apart.
         meta = msgspec.json.decode(record.meta_raw or b"{}", type=dict[str, msgspec.Raw])
-    meta[_KEY] = {
-        "idempotency_key": f"router:{router.name}:{source.id}:{source.epoch}:{record.seq}",
+    meta[MARK] = {
+        "idempotency_key": f"{key_prefix(router, source)}{record.seq}",
         "router": router.name,
         "source_topic": source.name,
         "source_topic_id": source.id,

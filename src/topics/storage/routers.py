@@ -38,6 +38,11 @@ class Router:
     under_way: Submission | None = None
     """The pass that is not settled yet: one at a time."""
 
+    looked: int = 0
+    """How far the dest was searched for copies that somebody else made of what this router is to copy."""
+    taken: dict[int, int] = field(default_factory=dict)
+    """What was found: source seq -> dest seq."""
+
     def frame(self, ts: int) -> bytes:
         body = RouterCreate(
             self.name, self.source, self.dest, self.bits, self.filter, self.cursor, 0, self.id, self.source_id,
@@ -169,13 +174,16 @@ class Routers:
 # -- progress without copies -------------------------------------------------------------------------------------------
 
 
-def order_cursor(router: Router, dest: Topic, shard: Shard, cursor: int, now_ms: int) -> Submission | None:
-    """Pass over source records that need no copy."""
+def order_cursor(
+    router: Router, dest: Topic, shard: Shard, cursor: int, now_ms: int, counted: int = 0
+) -> Submission | None:
+    """Pass over source records that need no copy; `counted` of them count as forwarded all the same."""
+    forwarded = router.forwarded + counted
     if dest.ordered.config.commit_class == Durability.EPHEMERAL:
-        router.advance(cursor, router.forwarded)
+        router.advance(cursor, forwarded)
         return None
-    frame = router.cursor_frame(cursor, router.forwarded, now_ms, 0)
-    return _submit(router, shard, dest, [frame], lambda: router.advance(cursor, router.forwarded), None)
+    frame = router.cursor_frame(cursor, forwarded, now_ms, 0)
+    return _submit(router, shard, dest, [frame], lambda: router.advance(cursor, forwarded), None)
 
 
 def order_holes(router: Router, dest: Topic, shard: Shard, count: int, cursor: int, now_ms: int) -> Submission | None:

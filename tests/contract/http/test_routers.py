@@ -15,6 +15,7 @@ from tests.contract.http.inprocess import Engine
 from tests.contract.http.live import Http1, ServerProcess
 from topics.api.app import AppOptions
 from topics.api.auth import parse_keys
+from topics.storage.options import StoreOptions
 
 _numbers = itertools.count(1)
 
@@ -338,6 +339,75 @@ def test_exactly_once_says_in_the_meta_where_a_copy_came_from(routes: Routes) ->
         },
     }
     assert second["meta"]["_topics_original_meta"] == "text"
+
+
+def forged(routes: Routes, seq: int, **more: Any) -> dict[str, Any]:
+    """A record that looks like the copy of a source record."""
+    epoch = routes.api.state(routes.a)["epoch"]
+    key = f"router:{routes.name}.r:{epoch}:{epoch}:{seq}"
+    return {"data": f"copy {seq}", "meta": {"_topics_router": {"idempotency_key": key}}, **more}
+
+
+def test_exactly_once_does_not_copy_what_is_there_under_its_key(routes: Routes) -> None:
+    routes.put(guarantee="exactly_once")
+    routes.api.append(routes.a, 1)
+    assert routes.data(routes.b) == [1]
+    routes.api.append(routes.b, forged(routes, 2), "theirs", forged(routes, 4), {"data": "x", "meta": "_topics_router"})
+    routes.api.append(routes.a, 2, 3, 4, 5)
+    assert routes.data(routes.b) == [1, "copy 2", "theirs", "copy 4", "x", 3, 5]
+    assert routes.get().json["forwarded_total"] == 5
+    routes.api.append(routes.b, forged(routes, 6))
+    routes.api.append(routes.a, 6)
+    assert routes.data(routes.b)[-1] == "copy 6"
+    assert routes.get().json["forwarded_total"] == 6
+
+
+def test_copy_is_made_again_where_the_one_that_was_there_is_gone(routes: Routes) -> None:
+    routes.put(guarantee="exactly_once")
+    routes.api.append(routes.a, 1)
+    routes.api.append(routes.b, forged(routes, 2, tag="gone"), forged(routes, 3))
+    routes.api.delete(routes.b, match="gone")
+    routes.api.append(routes.a, 2, 3)
+    assert sorted(map(str, routes.data(routes.b))) == ["1", "2", "copy 3"]
+
+
+def test_keys_of_another_router_or_instance_mean_nothing(routes: Routes) -> None:
+    routes.put(guarantee="exactly_once")
+    other = forged(routes, 1)
+    key = other["meta"]["_topics_router"]["idempotency_key"]
+    for changed in (key.replace(".r:", ".s:"), key.replace(":1", ":0"), key + "x", key[:-1], 7, None):
+        routes.api.append(routes.b, {"data": "no", "meta": {"_topics_router": {"idempotency_key": changed}}})
+    routes.api.append(routes.a, 1)
+    assert routes.data(routes.b)[-1] == 1
+
+
+def test_what_is_there_already_needs_no_room(routes: Routes) -> None:
+    routes.put(guarantee="exactly_once")
+    routes.api.put(routes.b, cap_records=1, discard="reject")
+    routes.api.append(routes.b, forged(routes, 1))
+    routes.api.append(routes.a, 1, 2)
+    assert routes.data(routes.b) == ["copy 1"]
+    assert routes.get().json["forwarded_total"] == 1
+    routes.api.delete(routes.b, before_seq=2)
+    assert routes.data(routes.b) == [2]
+    assert routes.get().json["forwarded_total"] == 2
+
+
+def test_keys_in_files_are_found_after_a_restart(tmp_path: Path) -> None:
+    engine = Engine(str(tmp_path / "s"), store=StoreOptions(segment_max_events=2))
+    mine = Routes(Api(InProcess(engine)))
+    mine.put(guarantee="exactly_once")
+    mine.api.append(mine.a, 1)
+    assert mine.data(mine.b) == [1]
+    mine.api.append(mine.b, forged(mine, 2), "theirs", "theirs")
+    engine.close()
+    engine = Engine(str(tmp_path / "s"))
+    try:
+        mine.api = Api(InProcess(engine))
+        mine.api.append(mine.a, 2, 3)
+        assert mine.data(mine.b) == [1, "copy 2", "theirs", "theirs", 3]
+    finally:
+        engine.close()
 
 
 def test_a_full_dest_that_rejects_holds_the_router_until_there_is_room(routes: Routes) -> None:
