@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -208,6 +209,8 @@ class ServerOrigin:
                     include=[word for bit, word in _INCLUDE if wanted.want & bit],
                 ) as stream:
                     for item in _items(span.topic, stream, wanted.want):
+                        if isinstance(item, Loss):  # it may reach beyond what was asked for
+                            item = replace(item, gap_to=min(item.gap_to, span.end_seq - 1))
                         yield item
                         at = item.gap_to + 1 if isinstance(item, Loss) else item.seq[-1].as_py() + 1
                 return

