@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Any
-
-import msgspec
+from typing import Any, Protocol
 
 from tests.crash.forward import Routes
 from tests.crash.jobs import JobLedger, QueueUsers
 from tests.crash.profile import Profile
+from tests.crash.records import sent
+from tests.crash.staging import Stages
 from topics.format.control import EvictWatermark, Selector, SelectorOp
 from topics.format.frame import Kind, decode_frame
 from topics.format.ops import prepare
@@ -31,7 +31,16 @@ SELECTORS = (
     Selector(SelectorOp.GLOB, "b:"),
     Selector(SelectorOp.GLOB, ""),
 )
-Operation = Callable[[], Submission | None]
+
+
+class Token(Protocol):
+    """What a writer may wait for."""
+
+    @property
+    def settled(self) -> bool: ...
+
+
+Operation = Callable[[], Token | None]
 
 
 class Client:
@@ -46,6 +55,7 @@ class Client:
         self.serial = 0
         self.routes = Routes(self)
         self.workers = QueueUsers(self, jobs)
+        self.stages: Stages | None = None
 
     # -- what to do next -----------------------------------------------------------------------------------------------
 
@@ -53,6 +63,8 @@ class Client:
         rng, profile = self.rng, self.profile
         if profile.routers and rng.random() < 0.12:
             return self.routes.draw()
+        if self.stages is not None and rng.random() < 0.5:
+            return self.stages.draw()
         name = f"t{rng.randrange(profile.topics)}"
         if name not in self.oracle.names:
             config = self.draw_config(name)
@@ -102,10 +114,10 @@ class Client:
         key: str | None = None
         if profile.keys and rng.random() < 0.3:
             key = f"key-{rng.randrange(12)}"
-        batch = [self._draw_record() for _ in range(rng.randint(1, profile.batch_max))]
+        batch = [self.draw_record() for _ in range(rng.randint(1, profile.batch_max))]
         return lambda: self.append(name, batch, key)
 
-    def _draw_record(self) -> dict[str, Any]:
+    def draw_record(self) -> dict[str, Any]:
         rng = self.rng
         self.serial += 1
         size = self.profile.payload_max if self.profile.equal_sizes else rng.randint(1, self.profile.payload_max)
@@ -204,7 +216,7 @@ class Client:
             self.note_eviction(instance, new, first.submission)
             raise
         except (TopicFull, RecordTooLarge):
-            if not self._rejects(self.present(instance, "append"), batch):
+            if not self.rejects(self.present(instance, "append"), batch):
                 raise Violation(f"append to {name!r} was refused, and there is room") from None
             self.counts["reject"] += 1
             return None
@@ -221,7 +233,7 @@ class Client:
             if instance.base is not None and key in instance.base.keys:
                 self.counts["idempotent retry over a crash"] += 1
             return None
-        if self._rejects(state, batch):
+        if self.rejects(state, batch):
             raise Violation(f"append to {name!r} was taken, and its topic is full")
         if done.first_seq != state.head + 1 or done.count != len(batch):
             raise Violation(f"append to {name!r} got the seqs {done.first_seq}+{done.count} behind {state.head}")
@@ -271,7 +283,7 @@ class Client:
         instance.add(Step(Evicted(floor, 0), token))
 
     @staticmethod
-    def _rejects(state: State, batch: list[dict[str, Any]]) -> bool:
+    def rejects(state: State, batch: list[dict[str, Any]]) -> bool:
         config = state.config
         if config.discard != "reject":
             return False
@@ -377,12 +389,6 @@ class Client:
         if instance is None or instance.ordered is None:
             raise Violation(f"{what} found a topic that is not there")
         return instance.ordered
-
-
-def sent(record: dict[str, Any], seq: int, ts: int) -> Record:
-    meta = record.get("meta")
-    meta_raw = None if meta is None else msgspec.json.encode(meta)
-    return Record(seq, ts, record.get("tag"), record.get("node"), record.get("key"), meta_raw, record["data"])
 
 
 def _evict_floor(token: Submission) -> int:

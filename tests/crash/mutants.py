@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.crash import mistakes, queue_mistakes
+from tests.crash import mistakes, queue_mistakes, stage_mistakes
 from tests.crash.simulation import run_seed
 
 
@@ -32,6 +32,17 @@ class Mutant:
 _BUSY = {"checkpoint_rate": 0.3, "clean_rate": 0.0}
 _FALLBACK = {"fallback_rate": 0.7, "checkpoint_rate": 0.2}
 _FAULTS = {"fault_rate": 1.0, "power_rate": 1.0, "clean_rate": 0.0}
+_STAGES: dict[str, Any] = {"stages": True, "clean_rate": 0.0, "staged_ttl_ms": 1 << 30, "drops": False, "caps": False}
+_SEVERAL = {
+    **_STAGES,
+    "topics": 3,
+    "wal_shards": (3,),
+    "power_rate": 1.0,
+    "durabilities": ("fsync", "disk"),
+    "stages_everywhere": True,
+    "deletes": False,
+    "config_changes": False,
+}
 _DISK = {"durabilities": ("disk",), "power_rate": 1.0}
 
 _QUEUES = {"queues": True, "clean_rate": 0.0, "caps": False, "drops": False, "operations": 40, "broken_rate": 0.0}
@@ -144,6 +155,17 @@ MUTANTS = [
         queue_mistakes.position_of_the_snapshot_ahead_of_claims_under_way,
         {**_QUEUES, "checkpoint_rate": 0.3, "power_rate": 1.0, "durabilities": ("fsync",)},
     ),
+    Mutant(stage_mistakes.put_refused_after_commit, _STAGES),
+    Mutant(stage_mistakes.abort_forgets_a_commit, _STAGES),
+    Mutant(stage_mistakes.prepare_without_first_seq_match, {**_SEVERAL, "checkpoint_rate": 0.0}),
+    Mutant(
+        stage_mistakes.part_unlinked_when_the_newest_snapshot_covers_it,
+        {**_STAGES, "fallback_rate": 0.9, "checkpoint_rate": 0.3, "topics": 1},
+    ),
+    Mutant(stage_mistakes.commit_answered_before_its_sync, {**_STAGES, "power_rate": 1.0, "topics": 1}),
+    Mutant(stage_mistakes.verdict_before_the_prepares_are_synced, _SEVERAL),
+    Mutant(stage_mistakes.part_not_synced_before_its_answer, {**_STAGES, "power_rate": 1.0}),
+    Mutant(stage_mistakes.mark_passes_an_undecided_prepare, {**_SEVERAL, "checkpoint_rate": 0.5}),
 ]
 
 

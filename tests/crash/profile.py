@@ -43,6 +43,11 @@ class Profile:
     """Names that routers are made under."""
     queues: bool = False
     """Every other topic is one."""
+    stages: bool = False
+    """Parts are staged, committed and aborted."""
+    staged_ttl_ms: int = 2000
+    stages_everywhere: bool = False
+    """Every transaction goes to all topics, and the next one begins when it is committed in all of them."""
     checkpoint_rate: float = 0.05
     """How likely the checkpointer, when it has its turn, begins though nothing is due."""
     preempt_rate: float = 0.1
@@ -135,5 +140,7 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         open_crash_rate=rng.choice((0.0, 0.2, 0.5)),
         salvage_rate=rng.choice((0.0, 0.0, 0.0, 0.3)),
         fault_rate=rng.choice((0.0, 0.0, 0.0, 0.7)),
+        stages=rng.random() < 0.35,
+        staged_ttl_ms=rng.choice((300, 2000, 1 << 30)),
     )
     return replace(profile, **(fixed or {}))

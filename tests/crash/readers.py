@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topics.model.record import Gap, Record
+from topics.storage.partfile import PartSource
 from topics.storage.reader import Slice, fetch, plan
 from topics.storage.store import Store
 from topics.storage.topic import Topic
@@ -30,7 +31,7 @@ def slow_read(store: Store, instance: Instance, topic: Topic) -> Steps:
                 if not isinstance(item, Gap):
                     found |= {record.seq: record for record in item.records()}
                     cursor = item.first_seq + item.count - 1
-                elif isinstance(part.source, WalFile) and topic.copied >= item.gap_from:
+                elif isinstance(part.source, WalFile | PartSource) and topic.copied >= item.gap_from:
                     break  # the record left the WAL while it was read there
                 elif item.gap_from in topic.dead:
                     cursor = item.gap_to

@@ -8,6 +8,7 @@ from random import Random
 
 from tests.crash.probe import ROOT, contents, manifest_firsts, newest_snapshot, proven_frames
 from topics.format.frame import BadFrame, Kind, decode_frame
+from topics.format.staged import StageVerdict
 from topics.host.clock import Clock
 from topics.model.errors import CorruptFile
 from topics.storage.opening import open_store
@@ -64,6 +65,8 @@ def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
             frame = decode_frame(data, at, len(data))
             topics.add(frame.topic_id)
             routers = routers or frame.kind in _ROUTERS
+            if frame.kind == Kind.STAGE_VERDICT:  # without it the Prepares of these topics count for nothing
+                topics.update(topic_id for topic_id, _, _ in StageVerdict.decode(frame.body).rows)
             at = frame.end
     return Damage(what, path, frozenset(topics - {0}), routers)
 

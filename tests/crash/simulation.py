@@ -21,6 +21,7 @@ from tests.crash.probe import ROOT, manifest_firsts, probe_rot
 from tests.crash.profile import Profile, draw_profile
 from tests.crash.readers import slow_read
 from tests.crash.salvage import Damage, spoil_proven
+from tests.crash.staging import StageBook, Stages
 from tests.crash.trouble import draw_faults, note_torn_batches, spoil
 from tests.crash.workers import Workers
 from topics.host.fs import Fs
@@ -87,6 +88,7 @@ class Simulation:
         self.layouts: list[int] = []
         """Shard counts of the lives so far, each change of them one entry."""
         self.serial = 0
+        self.stages = StageBook()
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
@@ -189,13 +191,15 @@ class Simulation:
         skip: Skip = "either" if self.doubt else "reported" if self.power else "silent"
         views = view_store(store)
         damage, self.damage = self.damage, None
+        damaged = damage.topics if damage is not None else frozenset()
+        self.stages.resolve(store, self.counts, damaged)
         self.oracle.check_recovered(
             views,
             power=self.power,
             skip=skip,
             clean=self.clean,
             fallback=self.fallback,
-            damaged=damage.topics if damage is not None else frozenset(),
+            damaged=damaged,
         )
         routes = view_routes(store)
         self.counts["router over a crash"] += len(routes) if self.power or self.killed else 0
@@ -205,12 +209,16 @@ class Simulation:
         counts, leases = self.jobs.check_recovered(store, self.power, self.doubt, damage is not None)
         self.counts["queue count over a restart"] += counts
         self.counts["queue lease over a restart"] += leases
+        self.stages.check_recovered(store, damaged)
         if store.report and damage is None and not self.counts_allow(store.report):
             raise Violation(f"recovery reports {store.report}")
         self.power = self.killed = self.doubt = self.clean = self.fallback = False
         self.serial = self.client.serial if self.client is not None else 0
         self.client = Client(store, self.oracle, self.profile, self.rng, self.counts, self.jobs)
         self.client.serial = self.serial
+        if self.profile.stages:
+            store.staging.ttl_ms = self.profile.staged_ttl_ms
+            self.client.stages = Stages(self.client, self.stages)
 
     @staticmethod
     def counts_allow(report: list[str]) -> bool:
@@ -387,7 +395,7 @@ class Simulation:
 
     def _stopped(self, topic: Topic) -> bool:
         """Its shard stopped, perhaps because a committed change could not be applied: only a restart shows it whole."""
-        return self._store().shard_for(topic).failed is not None
+        return topic.frozen is not None or self._store().shard_for(topic).failed is not None
 
     def _compare(self) -> None:
         """Everything the store shows, against everything that was acknowledged."""

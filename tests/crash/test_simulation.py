@@ -87,6 +87,15 @@ EXPECTED = (
     "cut: synced_damaged",
     "broken device: opened",
     "broken device: refused",
+    "staged part",
+    "staged part after its commit",
+    "commit of staged parts",
+    "commit over several topics",
+    "crash between Prepare and Verdict",
+    "repeated commit",
+    "abort",
+    "abort of a committed transaction",
+    "stage expired",
 )
 
 

@@ -8,7 +8,7 @@ bytes again before it syncs again.
 from __future__ import annotations
 
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -95,7 +95,8 @@ def make_topic_directories(fs: Fs, cuts: list[TopicCut]) -> None:
     directories = [cut.topic.directory for cut in cuts if cut.pieces and not cut.topic.segments]
     for directory in directories:
         if not fs.exists(directory):
-            fs.mkdir(directory)
+            with suppress(FileExistsError):  # made meanwhile by the first staged part
+                fs.mkdir(directory)
     if directories:
         fs.sync_dir(parent(directories[0]))
 

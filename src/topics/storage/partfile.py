@@ -15,7 +15,9 @@ from topics.format.ops import index_staged, restamp_staged
 from topics.format.segment import ENTRY_SIZE
 from topics.format.staged import HEADER_MAX, PartHead, decode_head, make_head
 from topics.host.fs import Fs, parent, replace_file
-from topics.model.errors import CorruptFile
+from topics.model.config import check_topic_name
+from topics.model.errors import CorruptFile, InvalidRequest
+from topics.rules.txns import parse_txn
 from topics.storage.handles import Handles
 from topics.storage.paths import part_name, part_number
 
@@ -118,9 +120,12 @@ def load_part(handles: Handles, path: str, number: int) -> LoadedPart:
 
 def _head(path: str, data: bytes) -> PartHead:
     try:
-        return decode_head(data)
-    except BadBody as error:
+        head = decode_head(data)
+        parse_txn(head.txn)  # nothing vouches for a head until its frames are read
+        check_topic_name(head.part, "part")
+    except (BadBody, InvalidRequest) as error:
         raise CorruptFile(path, 0, f"its head is not valid: {error}") from None
+    return head
 
 
 def list_parts(fs: Fs, directory: str) -> Iterator[Part | CorruptFile]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from topics.format.manifest import Manifest, encode_manifest
 from topics.host.fs import Fs, parent, read_exact, replace_file, write_all
 from topics.storage.judge import TopicFiles
-from topics.storage.partfile import folder_of
+from topics.storage.partfile import folder_of, make_folder
 from topics.storage.paths import Paths, is_group, topic_of, wal_name
 from topics.storage.recovery import Found
 from topics.storage.walfile import discard
@@ -20,6 +20,9 @@ def repair(fs: Fs, paths: Paths, found: Found, salvage: bool) -> None:
         repair_wal(fs, group, found.clean)
     for files in found.files:
         repair_topic(fs, files)
+    if not found.clean:
+        for topic_id in found.staged:
+            keep_staged(fs, paths.topic(topic_id))
     remove_dropped(fs, paths, found, salvage)
     remove_leftovers(fs, paths)
 
@@ -136,6 +139,13 @@ def repair_topic(fs: Fs, files: TopicFiles) -> None:
         for name in fs.list(folder):
             if name.endswith(".tmp"):
                 discard(fs, f"{folder}/{name}")
+
+
+def keep_staged(fs: Fs, directory: str) -> None:
+    """Make the names of staged parts durable: a life that was killed right behind a rename left a part that everybody
+    sees, that a commit may name, and that the next power cut takes away."""
+    make_folder(fs, directory)
+    fs.sync_dir(folder_of(directory))
 
 
 def remove_dropped(fs: Fs, paths: Paths, found: Found, salvage: bool) -> None:

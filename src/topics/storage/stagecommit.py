@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from topics.storage.wal import Shard
 
 _NOWHERE = NoSource()
+_VERDICTS = -1
+"""The lane of verdicts: they wait for nobody, and nobody waits for them but their holds."""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,7 @@ def _publish_holes(append: StagedAppend) -> None:
     if body.count:
         topic.apply_lost(body.first_seq, body.first_seq + body.count - 1, LostReason.SKIPPED)
     _let_go(append)
-    topic.settled(append.effect)
+    topic.withdraw(append.effect)  # what is ordered behind it counts from what there really is now
     append.effect.submission = None
     topic.wake()
 
@@ -311,7 +313,9 @@ class Decision:
         rows = tuple((m.append.topic.id, m.append.first_seq, m.append.count) for m in self.members)
         body = StageVerdict(self.txn, rows).encode()
         frame = encode_frame(Kind.STAGE_VERDICT, 0, body, ts=self.members[0].append.body.ts, flags=DURABLE)
-        self.submission = Submission(0, [frame], self._judged, needs_sync=True, on_fail=self._not_judged)
+        self.submission = Submission(
+            _VERDICTS, [frame], self._judged, needs_sync=True, passes=True, on_fail=self._not_judged
+        )
         first.submit(self.submission)
 
     def _judged(self, _: Submission) -> None:

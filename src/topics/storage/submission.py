@@ -64,7 +64,7 @@ class Submission:
 
     __slots__ = (
         "apply", "barrier", "buffers", "ceiling", "detached", "end", "error", "file", "frames", "lane", "needs_sync",
-        "offset", "on_fail", "shard", "size", "state", "waiters",
+        "offset", "on_fail", "passes", "shard", "size", "state", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,7 @@ class Submission:
         ceiling: Callable[[], bool] | None = None,
         barrier: bool = False,
         detached: bool = False,
+        passes: bool = False,
         on_fail: Callable[[Submission], None] | None = None,
     ) -> None:
         self.lane = lane
@@ -90,6 +91,8 @@ class Submission:
         """True once what it needs besides its own sync is there: a reservation, a verdict; None where it needs none."""
         self.barrier = barrier
         self.detached = detached
+        self.passes = passes
+        """A barrier does not hold it up: what the barrier waits for may wait for this one."""
         self.on_fail = on_fail
         self.state = State.QUEUED
         self.error: TopicsError | None = None

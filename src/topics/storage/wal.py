@@ -318,6 +318,7 @@ class Shard:
         kept: list[Submission] = []
         blocked: set[int] = set()
         broken: BaseException | None = None
+        walled = False
         while waiting:
             submission = waiting.popleft()
             file = submission.file
@@ -330,6 +331,7 @@ class Shard:
                 and (not submission.needs_sync or submission.end <= file.synced)
                 and (submission.ceiling is None or submission.ceiling())
                 and not (submission.barrier and kept)
+                and (not walled or submission.passes)
             )
             if ready:
                 try:
@@ -338,8 +340,9 @@ class Shard:
                 except BaseException as error:
                     broken = error
             kept.append(submission)
-            if submission.barrier or broken is not None:
+            if broken is not None:
                 break
+            walled = walled or submission.barrier
             if not submission.detached:
                 blocked.add(submission.lane)
         waiting.extendleft(reversed(kept))

@@ -181,9 +181,10 @@ class FakeDisk:
     def mkdir(self, path: str) -> None:
         self._check_on()
         directory, name = self._place(path)
-        if name in directory.live:
-            _fail(errno.EEXIST, path)
         crash = self._count("mkdir", path)
+        if name in directory.live:  # looked at last: whoever runs before this call may have made it
+            self._maybe_crash(crash)
+            _fail(errno.EEXIST, path)
         if self._happens(crash):
             node = DirNode()
             directory.live[name] = node

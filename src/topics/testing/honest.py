@@ -61,7 +61,7 @@ def state_of(view: View) -> State:
     """What is there is what there is: the state to go on from."""
     state = State(
         view.config, view.head, view.last_ts, view.evict_floor, view.expiry_floor, view.delete_below,
-        records=dict(view.records), keys=dict(view.keys), solid=view.head,
+        records=dict(view.records), keys=dict(view.keys), solid=view.head, txns=dict(view.txns),
     )  # fmt: skip
     state.lost = {
         seq: gap.reason

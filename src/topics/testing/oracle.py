@@ -21,7 +21,19 @@ from topics.model.record import Gap, GapReason, Record
 from topics.storage.submission import State as TokenState
 from topics.storage.submission import Submission
 from topics.testing.honest import Memory, dishonest, state_of
-from topics.testing.plain import Appended, Change, Created, Deleted, Dropped, Evicted, Missed, Progress, State, fold
+from topics.testing.plain import (
+    Appended,
+    Change,
+    Created,
+    Deleted,
+    Dropped,
+    Evicted,
+    Missed,
+    Progress,
+    Staged,
+    State,
+    fold,
+)
 from topics.testing.routes import RouterOracle, progress_difference
 from topics.testing.view import View
 
@@ -130,16 +142,24 @@ class Instance:
             change = step.change
             if isinstance(change, Appended) and step.durability in _SEQS_KEPT:
                 self.handed = max(self.handed, change.records[-1].seq)
+            if isinstance(change, Staged):
+                self.handed = max([self.handed, *(record.seq for record in change.records)])
+                if not change.committed:
+                    self._reorder(self.steps[self.done :])
             self.dropped = self.dropped or isinstance(change, Dropped)
         left = self.steps[self.done :]
         if any(step.acked for step in left):
             raise Violation(f"{self}: an operation was acknowledged before an earlier one of its topic")
         kept = [step for step in left if not step.withdrawn]
         if len(kept) < len(left):
-            del self.steps[self.done :]
-            self.ordered = self.published.copy() if self.published is not None else None
-            for step in kept:
-                self.add(step)
+            self._reorder(kept)
+
+    def _reorder(self, kept: list[Step]) -> None:
+        """Of what was ordered only `kept` is still to come."""
+        del self.steps[self.done :]
+        self.ordered = self.published.copy() if self.published is not None else None
+        for step in kept:
+            self.add(step)
 
     def unsettled(self) -> list[Step]:
         return self.steps[self.done :]
@@ -451,6 +471,8 @@ def differs(state: State, view: View, ram: set[int]) -> str | None:
     times = [record.ts for record in view.records.values()]
     if times != sorted(times):
         return f"times go back: {times}"
+    if state.txns != view.txns:
+        return f"committed transactions are {view.txns}, expected {state.txns}"
     window = state.config.idempotency_window_ms
     keys = {key: row for key, row in state.keys.items() if view.now_ms - row[2] <= window}
     return None if keys == view.keys else f"idempotency keys are {view.keys}, expected {keys}"

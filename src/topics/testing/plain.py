@@ -6,7 +6,7 @@ into the state it leaves. That is what recovery is compared with: a log that was
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from topics.model.config import Durability, TopicConfig
@@ -38,11 +38,14 @@ class State:
     """The head without what RAM added to it."""
     progress: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Routers into this topic: id -> cursor, copies and holes so far. Those that copied nothing yet are not here."""
+    txns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Committed transactions: first seq and count; of an app only the highest version."""
 
     def copy(self) -> State:
         return State(
             self.config, self.head, self.last_ts, self.evict_floor, self.expiry_floor, self.delete_below,
             dict(self.records), dict(self.lost), dict(self.keys), set(self.ram), self.solid, dict(self.progress),
+            dict(self.txns),
         )  # fmt: skip
 
     @property
@@ -189,6 +192,36 @@ class Missed:
 
 
 @dataclass(slots=True)
+class Staged:
+    """Records of staged parts, and the transaction by which their commit is remembered."""
+
+    first: int
+    records: list[Record]
+    txn: str
+    verdict: Callable[[], bool | None] = lambda: True
+    """Whether it was committed; None = nobody knows yet. What was not leaves its seqs empty."""
+    ram: bool = False
+
+    @property
+    def committed(self) -> bool:
+        return self.verdict() is not False
+
+    def apply(self, state: State) -> None:
+        if self.records:
+            state.head = state.solid = self.records[-1].seq
+        if not self.committed:
+            return
+        for record in self.records:
+            if record.seq > state.floor:
+                state.records[record.seq] = record
+            state.last_ts = max(state.last_ts, record.ts)
+        app, is_versioned, _ = self.txn.partition("@")
+        if is_versioned:
+            state.txns = {txn: row for txn, row in state.txns.items() if txn.partition("@")[0] != app}
+        state.txns[self.txn] = (self.first if self.records else 0, len(self.records))
+
+
+@dataclass(slots=True)
 class Deleted:
     below: int
     seqs: frozenset[int]
@@ -243,7 +276,7 @@ class Dropped:
     ram: bool = False
 
 
-Change = Appended | Missed | Deleted | Evicted | Configured | Created | Dropped
+Change = Appended | Missed | Staged | Deleted | Evicted | Configured | Created | Dropped
 
 
 def fold(state: State | None, change: Change) -> State | None:

@@ -34,6 +34,8 @@ class View:
     """Idempotency keys that would be answered now."""
     routers: dict[int, tuple[int, int, int]]
     """Those into this topic: id -> cursor, copies and holes so far, head of the source."""
+    txns: dict[str, tuple[int, int]]
+    """Commits of staged parts that are remembered: first seq and count."""
     records: dict[int, Record] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
 
@@ -87,6 +89,7 @@ def view_topic(store: Store, topic: Topic) -> View:
             router.id: (router.cursor, router.forwarded, store.by_id[router.source_id].head)
             for router in store.routers.into(topic.id)
         },
+        txns={row.txn: (row.first_seq, row.records) for row in topic.stages.memory.rows()} if topic.stages else {},
     )
 
 
