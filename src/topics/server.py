@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from os.path import abspath
@@ -46,6 +47,7 @@ log = logging.getLogger("topics.server")
 GRACE_S = 8.0
 """What requests under way get to end; the closing checkpoint comes after it, and both fit into ten seconds."""
 _READ_THREADS = 4
+_STAGE_THREADS = 4
 _GC_THRESHOLD = 50_000
 """Requests make few cycles; looking for them often costs more than they hold."""
 
@@ -79,6 +81,7 @@ class _Parts:
     listener: Listener
     pump: Pump | None = None
     readers: Pool | None = None
+    stagers: ThreadPoolExecutor | None = None
 
 
 async def _serve(config: Config) -> int:
@@ -145,8 +148,12 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
     for line in store.report:
         log.warning("recovery: %s", line)
     store.ledger.bytes_max = config.limits.max_total_bytes
+    staging = config.staging
+    store.staging.bytes_max, store.staging.ttl_ms = staging.staged_max_bytes, staging.staged_ttl_ms
+    store.staging.memory_ms = staging.txn_memory_ms
     parts.pump = Pump(store, lock, loop)
     parts.readers = Pool(_READ_THREADS, "topics-read", clock)
+    parts.stagers = ThreadPoolExecutor(_STAGE_THREADS, thread_name_prefix="topics-stage")
     shown, limits = config.security.show_paths, config.limits
     host, _ = config.server.address
     service = Service(
@@ -155,6 +162,7 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
         clock,
         loop,
         parts.readers,
+        parts.stagers,
         show_paths=is_loopback(host) if shown is None else shown,
         started_ns=started,
         recovery_ms=(clock.monotonic_ns() - started) / 1e6,
@@ -196,6 +204,8 @@ async def _close(parts: _Parts) -> None:
     if parts.app.service is not None:
         parts.app.service.live.stop()
     await parts.listener.stop(GRACE_S)
+    if parts.stagers is not None:  # a part under way is written to its end before the directory is let go
+        await asyncio.to_thread(parts.stagers.shutdown, cancel_futures=True)
     if parts.pump is not None:
         await asyncio.to_thread(parts.pump.close)
     if parts.readers is not None:

@@ -366,8 +366,9 @@ class Client:
 
     def _check_swept(self, instance: Instance, state: State, published: State) -> None:
         """Nothing was evicted: nothing was to be."""
-        shard = self.store.shards[self.store.by_id[instance.id].shard]
-        if shard.failed is not None or shard.refusing is not None:
+        topic = self.store.by_id[instance.id]
+        shard = self.store.shard_for(topic)
+        if topic.frozen is not None or shard.failed is not None or shard.refusing is not None:
             return
         now, config = self.store.clock.now_ms(), state.config
         open_ms = (self.store.clock.monotonic_ns() - self.store.opened_ns) // 1_000_000

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.crash.records import sent
 from topics.format.ops import prepare, stage_frames
+from topics.format.staged import PartHead
 from topics.model.errors import InvalidRequest, PartExists, PartMissing, RecordTooLarge, TopicFull
 from topics.model.record import Record
 from topics.rules.txns import Committed, Txn, parse_txn
@@ -86,8 +87,8 @@ class StageBook:
 
     stored: dict[PartKey, Batch] = field(default_factory=dict)
     """Acknowledged, and nobody asked to remove them."""
-    doubtful: dict[PartKey, Batch] = field(default_factory=dict)
-    """Parts that may be there or not."""
+    doubtful: dict[PartKey, list[Batch]] = field(default_factory=dict)
+    """Parts that may be there or not, one of them for each attempt."""
     fates: list[Fate] = field(default_factory=list)
     serial: int = 0
 
@@ -124,12 +125,8 @@ class StageBook:
                 total += stage.bytes
                 for part in stage.parts.values():
                     key = (topic.id, txn, part.head.part)
-                    batch = self.find(key)
-                    if batch is None:
-                        raise Violation(f"part {key} is open again, or was never staged")
-                    if load_part(store.handles, part.path, part.number).part.head.count != len(batch):
-                        raise Violation(f"part {key} is not what was staged")
-                    seen[key] = batch
+                    load_part(store.handles, part.path, part.number)
+                    seen[key] = self.batch(key, part.head)
         for topic_id, txn, name in self.stored:
             known = store.by_id.get(topic_id)
             if known is not None and (topic_id, txn, name) not in seen and known_commit(known, parse_txn(txn)) is None:
@@ -138,21 +135,25 @@ class StageBook:
             raise Violation(f"open stages hold {total} bytes, counted are {store.staging.bytes}")
         self.stored, self.doubtful = seen, {}
 
-    def find(self, key: PartKey) -> Batch | None:
-        batch = self.stored.get(key)
-        return self.doubtful.get(key) if batch is None else batch
-
-    def batch(self, key: PartKey) -> Batch:
-        batch = self.find(key)
-        if batch is None:
-            raise Violation(f"part {key} is open, and nobody staged it")
-        return batch
+    def batch(self, key: PartKey, head: PartHead) -> Batch:
+        """What was staged as the part with this head."""
+        candidates: list[Batch] = [self.stored[key]] if key in self.stored else []
+        for batch in [*candidates, *self.doubtful.get(key, ())]:
+            if _encoded(key, batch)[0] == head:
+                return batch
+        raise Violation(f"part {key} is open, and nobody staged it")
 
     def leave(self, key: PartKey) -> None:
         """Somebody asked to remove it."""
         batch = self.stored.pop(key, None)
         if batch is not None:
-            self.doubtful[key] = batch
+            self.doubtful.setdefault(key, []).append(batch)
+
+
+def _encoded(key: PartKey, batch: Batch) -> tuple[PartHead, bytes]:
+    prepared = prepare(batch)
+    frames = stage_frames(prepared.frames, prepared.entries, prepared.count)
+    return head_for(key[1], key[2], len(batch), frames), frames
 
 
 class Stages:
@@ -211,12 +212,13 @@ class Stages:
         if instance is None or instance.ordered is None:
             return
         topic = store.topic(name)
-        prepared = prepare(batch)
-        frames = stage_frames(prepared.frames, prepared.entries, prepared.count)
         key = (topic.id, txn, part)
-        known = book.find(key)
+        head, frames = _encoded(key, batch)
+        stage = stages_of(topic).open.get(txn)
+        there = stage.parts.get(part) if stage is not None else None
+        known = book.batch(key, there.head) if there is not None else None
         try:
-            found = begin_put(store, topic, head_for(txn, part, len(batch), frames))
+            found = begin_put(store, topic, head)
         except InvalidRequest:
             if instance.ordered.durability.name != "EPHEMERAL":
                 raise
@@ -234,12 +236,12 @@ class Stages:
             if known != batch:
                 raise Violation(f"part {key} is taken for the same, and it is another")
             return
-        book.doubtful[key] = batch
+        book.doubtful.setdefault(key, []).append(batch)
         found.run(store.fs, frames)
         stored = end_put(store, found)
         if isinstance(stored, Committed):
             raise Violation(f"part {key} was stored while its commit came about, and nobody else was there")
-        book.stored[key] = book.doubtful.pop(key)
+        book.stored[key] = batch
         self.counts["staged part"] += 1
 
     def _check_known(self, instance: Instance, txn: str) -> Committed:
@@ -306,7 +308,7 @@ class Stages:
                 raise Violation(f"{instance}: a commit got the seq {append.first_seq} behind {state.head}")
             records: list[Record] = []
             for part in wanted[index].parts:
-                for record in book.batch((append.topic.id, txn, part.head.part)):
+                for record in book.batch((append.topic.id, txn, part.head.part), part.head):
                     records.append(sent(record, append.first_seq + len(records), append.body.ts))
             for key in list(book.stored):
                 if key[0] == append.topic.id and _ends(parse_txn(txn), parse_txn(key[1])):
@@ -322,14 +324,15 @@ class Stages:
     def _check_full(self, wanted: list[Wanted]) -> None:
         for one in wanted:
             instance = self.client.oracle.instances[one.topic.id]
-            batch = [record for part in one.parts for record in self._stored(one, part.head.part)]
+            batch = [
+                record
+                for part in one.parts
+                for record in self.book.batch((one.topic.id, one.txn.name, part.head.part), part.head)
+            ]
             if self.client.rejects(self.client.present(instance, "commit"), batch):
                 self.counts["reject of a commit"] += 1
                 return
         raise Violation(f"a commit was refused, and there is room: {[one.topic.name for one in wanted]}")
-
-    def _stored(self, one: Wanted, part: str) -> Batch:
-        return self.book.batch((one.topic.id, one.txn.name, part))
 
     def abort(self, name: str, txn: str) -> None:
         client, store, book = self.client, self.store, self.book

@@ -122,9 +122,9 @@ class Application:
             place = self._places.get((head.method, head.path))
             if place is not None:
                 call = Call(place[0], head, place[1])  # type: ignore[arg-type]
-                return Admission(call, self.options.max_body_bytes, None, self._bodies)
+                return Admission(call, self._body_max(place[0]), None, self._bodies)
         segments = head.path.split("/")[1:]
-        node, raw_names = find(segments)
+        node, raw_names = find(segments, head.method)
         key = self._key(head, node)
         if not self._slots.take(key):
             raise Throttled("this key has too many requests in flight; try again")
@@ -143,7 +143,11 @@ class Application:
             self._places.clear()
         self._places[head.method, head.path] = route, names
         release = None if key is ANYONE else partial(self._slots.give, key)
-        return Admission(call, self.options.max_body_bytes, release, self._bodies)
+        return Admission(call, self._body_max(route), release, self._bodies)
+
+    def _body_max(self, route: Route) -> int:
+        own = route.body_bytes_max
+        return self.options.max_body_bytes if own is None else own
 
     def _key(self, head: Head, node: Node | None) -> Key:
         keyring = self.options.keyring
@@ -245,8 +249,10 @@ class Application:
     # -- what the transport finds wrong --------------------------------------------------------------------------------
 
     def too_large(self, head: Head) -> Response:
-        limit = self.options.max_body_bytes
-        return problem(PayloadTooLarge(f"the body has more than {limit} bytes, the limit of this server"))
+        node, _ = find(head.path.split("/")[1:], head.method)
+        route = node.methods.get(head.method) if node is not None else None
+        limit = self._body_max(route) if route is not None else self.options.max_body_bytes
+        return problem(PayloadTooLarge(f"the body has more than {limit} bytes, the limit here"))
 
     def unsupported_encoding(self, head: Head) -> Response:
         return problem(UnsupportedMediaType("a body may come as it is, or as gzip or zstd"))

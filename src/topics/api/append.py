@@ -107,10 +107,26 @@ def _of_arrow(body: bytes) -> list[RecordIn]:
 Body = TypeVar("Body", bound=AppendIn)
 
 
-def read_body(text: bytes, shape: type[Body]) -> tuple[Body, bool, Prepared | None]:
+def read_records(call: Call, most: int) -> Prepared:
+    """The records of a body in any of the three forms, at most `most`; maybe none."""
+    kind = call.content_type()
+    if kind.startswith(JSON):
+        body, checked, batch = read_body(call.body, AppendIn, most)
+        return batch or _prepare(body.records, body.node, checked, most, None, least=0)
+    if not kind.startswith((NDJSON, ARROW)):
+        raise UnsupportedMediaType(
+            "send records as application/json, application/x-ndjson or application/vnd.apache.arrow.stream"
+        )
+    records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
+    return _prepare(records, call.query.get("node") or None, True, most, None, least=0)
+
+
+def read_body(
+    text: bytes, shape: type[Body], most: int = limits.RECORDS_PER_APPEND
+) -> tuple[Body, bool, Prepared | None]:
     """The body, whether its payloads were checked, and its batch where the body has the usual form: its records are
     then not decoded at all."""
-    quick = prepare_body(text, limits.RECORDS_PER_APPEND)
+    quick = prepare_body(text, most)
     if quick is not None:
         batch, rest, lacks_node = quick
         body = shape([]) if rest == _NO_MORE and shape is AppendIn else decode(rest, shape)[0]
@@ -147,8 +163,10 @@ def _header_key(call: Call) -> str | None:
         return raw.decode("latin-1")
 
 
-def _prepare(records: list[RecordIn], node: str | None, checked: bool, most: int, key: str | None) -> Prepared:
-    if not records:
+def _prepare(
+    records: list[RecordIn], node: str | None, checked: bool, most: int, key: str | None, least: int = 1
+) -> Prepared:
+    if len(records) < least:
         raise InvalidRequest("records is empty; an append needs at least one")
     if len(records) > most:
         raise BatchTooLarge(f"{len(records)} records are more than the {most} of one append")

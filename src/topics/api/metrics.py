@@ -46,6 +46,9 @@ class Numbers:
     """Source records that the slowest router has not passed yet."""
     router_unmarked: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
+    stages_open: int = 0
+    staged_bytes: int = 0
+    """Of the files of open stages."""
     queue_topics: int = 0
     queue_leases: int = 0
     records_live: int = 0
@@ -89,6 +92,7 @@ class Numbers:
 def collect(store: Store, numbers: Numbers) -> Numbers:
     with store.lock:
         numbers.topics = len(store.topics)
+        numbers.staged_bytes = store.staging.bytes
         routers = store.routers.by_name.values()
         numbers.routers = len(routers)
         numbers.router_unmarked = store.routers.unmarked
@@ -100,6 +104,7 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
             if queue is not None:
                 numbers.queue_topics += 1
                 numbers.queue_leases += queue.in_flight
+            numbers.stages_open += len(topic.stages.open) if topic.stages is not None else 0
             numbers.records_live += topic.live
             numbers.bytes_live += topic.bytes
             if len(numbers.each) < TOPICS_MAX:
@@ -155,6 +160,8 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "router_lag": numbers.router_lag,
         "records_live": numbers.records_live,
         "bytes_live": numbers.bytes_live,
+        "stages_open": numbers.stages_open,
+        "staged_bytes": numbers.staged_bytes,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": numbers.queue_leases,
         "sse_connections": numbers.streams,
@@ -196,6 +203,8 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "router_lag": numbers.router_lag,
         "records_live": numbers.records_live,
         "bytes_live": numbers.bytes_live,
+        "stages_open": numbers.stages_open,
+        "staged_bytes": numbers.staged_bytes,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": numbers.queue_leases,
         "sse_connections": numbers.streams,

@@ -17,6 +17,7 @@ from topics.api import (
     queues,
     routers,
     segments,
+    staging,
     stats,
     topics,
     watch,
@@ -38,13 +39,17 @@ from topics.api.wire import (
     PlanIn,
     RedriveIn,
     RouterIn,
+    StageCommitIn,
+    StageCommitsIn,
     WatchIn,
 )
 from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
 from topics.broker.redrive import Redriven
 from topics.broker.segments import SegmentList
+from topics.broker.staging import StageState
 from topics.broker.state import TopicState
+from topics.model import limits
 from topics.model.config import TopicConfig
 
 
@@ -72,6 +77,8 @@ class Route:
     """A file of the built-in page. It holds no data, so where only this machine can ask it needs no key."""
     query_token: bool = False
     """Its key may come as `?token=` too."""
+    body_bytes_max: int | None = None
+    """Its own ceiling for the body; None = that of the server."""
     by_session: bool = False
     """Who may have it is for its handler to say; a HEAD needs a key as elsewhere."""
 
@@ -80,6 +87,7 @@ READ, WRITE, DELETE, ADMIN = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
 
 TOPIC: Final = "/v0/topics/{topic}"
 ROUTER: Final = "/v0/routers/{router}"
+STAGED: Final = f"{TOPIC}/staged/{{txn}}"
 
 ROUTES: Final = (
     Route("GET", "/v0/health", NO_SCOPE, None, "Is the process alive", answer=probes.Health, probe=True),
@@ -167,6 +175,27 @@ ROUTES: Final = (
         kinds=("application/octet-stream",),
     ),
     Route(
+        "PUT", f"{STAGED}/{{part}}", WRITE, staging.put_part, "Stage one part: durable, and visible to nobody",
+        body=AppendIn, bulk=True, query=("create", "node"), answer=staging.PartStored,
+        body_bytes_max=limits.PART_BYTES,
+    ),
+    Route(
+        "POST", f"{STAGED}/commit", WRITE, staging.commit, "Append staged parts, all at once",
+        body=StageCommitIn, answer=staging.CommitOut,
+    ),
+    Route(
+        "POST", "/v0/staged/{txn}/commit", WRITE, staging.commit_topics, "Append staged parts to several topics",
+        body=StageCommitsIn, answer=staging.CommitsOut,
+    ),
+    Route(
+        "GET", f"{TOPIC}/staged", WRITE, staging.list_stages, "Transactions of a topic: open ones and committed ones",
+        query=("prefix", "page_size", "cursor"), answer=staging.StageList,
+    ),
+    Route("GET", STAGED, WRITE, staging.get_stage, "One transaction of a topic", answer=StageState),
+    Route(
+        "DELETE", STAGED, WRITE, staging.abort, "Drop the parts of an open transaction", answer=staging.Aborted,
+    ),
+    Route(
         "POST", f"{TOPIC}/retention/plan", READ, lookups.retention_plan, "What a change of retention would remove",
         body=PlanIn, answer=RetentionPlan,
     ),
@@ -248,12 +277,17 @@ def make_tree(routes: tuple[Route, ...]) -> Node:
 TREE: Final = make_tree(ROUTES)
 
 
-def find(segments: list[str]) -> tuple[Node | None, tuple[str, ...]]:
-    """The place of a path given by its raw segments, and the raw segments that are names in it."""
+def find(segments: list[str], method: str = "") -> tuple[Node | None, tuple[str, ...]]:
+    """The place of a path given by its raw segments, and the raw segments that are names in it. A last segment that is
+    a word of ours is a name all the same where only names take `method`."""
     node = TREE
     names: list[str] = []
-    for segment in segments:
+    last = len(segments) - 1
+    for at, segment in enumerate(segments):
         following = node.fixed.get(segment)
+        named = node.name
+        if following is not None and at == last and named is not None and method in named.methods:
+            following = following if method in following.methods else None
         if following is None:
             following = node.name
             if following is None or not segment:

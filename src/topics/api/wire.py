@@ -129,6 +129,16 @@ class PingIn(Struct):
     request_id: Raw | UnsetType = UNSET
 
 
+class StageCommitIn(Struct):
+    parts: list[str]
+    query: str | None = None
+
+
+class StageCommitsIn(Struct):
+    topics: dict[str, list[str]]
+    query: str | None = None
+
+
 class PlanIn(Struct):
     cap_records: int | UnsetType = UNSET
     cap_bytes: int | UnsetType = UNSET

@@ -327,6 +327,8 @@ class Background:
                     continue
                 except Exception as error:  # all of it is tried again when the next one is due
                     self.store.trouble = error
+            elif not self.store.closed:
+                self.store.staging.tend(self.store)
         self._ended = True
         self._refuse()
 

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from topics.storage.topic import Topic
 
 
+_TEND_NS = 5_000_000_000
+"""How often stages are looked at: they live for hours."""
+
+
 @dataclass(slots=True)
 class Stage:
     """One open transaction in one topic."""
@@ -100,6 +104,7 @@ class Staging:
     """(topic id, path) of files that nobody needs any more."""
     busy: Counter[int] = field(default_factory=Counter)
     """Topic ids whose folder is being written to: it stays where it is meanwhile."""
+    tended_ns: int = 0
     verdicts: list[VerdictRow] = field(default_factory=list)
     """Decisions over several topics whose Prepares may still be met in the WAL."""
     verdict_rows: list[VerdictRow] = field(default_factory=list)
@@ -147,12 +152,25 @@ class Staging:
             self.doomed = [item for item in self.doomed if item[1] not in gone]
             self.spent = [item for item in self.spent if item.path not in gone]
 
-    def expire(self, store: Store) -> int:
+    def tend(self, store: Store) -> None:
+        """Now and then, without the lock: what is too old goes, and the files that nobody needs."""
+        now_ns = store.clock.monotonic_ns()
+        if now_ns - self.tended_ns >= _TEND_NS:
+            self.tended_ns = now_ns
+            with store.lock:
+                topics = list(store.all_topics())
+            topics = [topic for topic in topics if topic.stages is not None]
+            with store.lock:
+                self.expire(store, topics)
+        if self.doomed:
+            self.release(store)
+
+    def expire(self, store: Store, topics: Iterable[Topic] | None = None) -> int:
         """Take out the stages that nobody added to for too long, and forget old ids; how many stages. Under the lock:
         the files go with the next `release`."""
         now_ns, now_ms = store.clock.monotonic_ns(), store.clock.now_ms()
         found = 0
-        for topic in store.all_topics():
+        for topic in store.all_topics() if topics is None else topics:
             stages = topic.stages
             if stages is None:
                 continue

@@ -34,6 +34,9 @@ EXPECTED = {
     ("POST", "/v0/topics/{topic}/claim"): "rw", ("POST", "/v0/topics/{topic}/ack"): "w",
     ("POST", "/v0/topics/{topic}/nack"): "w", ("POST", "/v0/topics/{topic}/extend"): "w",
     ("POST", "/v0/topics/{topic}/redrive"): "wd", ("GET", "/v0/topics/{topic}/work"): "rw",
+    ("PUT", "/v0/topics/{topic}/staged/{txn}/{part}"): "w", ("POST", "/v0/topics/{topic}/staged/{txn}/commit"): "w",
+    ("POST", "/v0/staged/{txn}/commit"): "w", ("GET", "/v0/topics/{topic}/staged"): "w",
+    ("GET", "/v0/topics/{topic}/staged/{txn}"): "w", ("DELETE", "/v0/topics/{topic}/staged/{txn}"): "w",
     ("GET", "/v0/routers"): "r", ("PUT", "/v0/routers/{router}"): "a", ("GET", "/v0/routers/{router}"): "r",
     ("DELETE", "/v0/routers/{router}"): "d",
     ("POST", "/v0/watch"): "r", ("GET", "/v0/watch/{wid}"): "", ("GET", "/v0/ws"): "",
@@ -72,6 +75,7 @@ def target(route: Route, topic: str = "mine.a") -> str:
         .replace("{first_seq}", "1")
         .replace("{part}", "data")
         .replace("{key}", "k")
+        .replace("{txn}", "app@1")
         .replace("{wid}", "wid_0123456789012345678901")
     )
 
