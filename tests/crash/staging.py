@@ -137,11 +137,13 @@ class StageBook:
 
     def batch(self, key: PartKey, head: PartHead) -> Batch:
         """What was staged as the part with this head."""
-        candidates: list[Batch] = [self.stored[key]] if key in self.stored else []
-        for batch in [*candidates, *self.doubtful.get(key, ())]:
-            if _encoded(key, batch)[0] == head:
-                return batch
-        raise Violation(f"part {key} is open, and nobody staged it")
+        candidates: list[Batch] = list(self.doubtful.get(key, ()))
+        if key in self.stored:
+            candidates.append(self.stored[key])
+        found = next((batch for batch in candidates if _encoded(key, batch)[0] == head), None)
+        if found is None:
+            raise Violation(f"part {key} is open, and nobody staged it")
+        return found
 
     def leave(self, key: PartKey) -> None:
         """Somebody asked to remove it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from topics.client import calls, history
+from topics.client import calls, history, staged
 from topics.client.answers import (
     Appended,
     At,
@@ -34,6 +34,7 @@ from topics.client.history import StreamCall
 from topics.client.lines import Decoder
 from topics.client.problems import problem
 from topics.client.retry import Attempts, RetryPolicy
+from topics.client.staged import StagedAbort, StagedCommit, StagedCommits, StagedPart, StagedTxn
 from topics.client.transport import Answer, HttpRequest, OpenAnswer, Transport
 from topics.client.url import DEFAULT_URL, Place
 from topics.model.errors import TopicsError, Unreachable
@@ -230,6 +231,57 @@ class Client:
     def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
         """Delete records below a seq, with a tag (`p*` = by prefix), or both. By tag alone it is never repeated."""
         return self._call(calls.delete(topic, before_seq, tag))
+
+    # -- staged append -------------------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        topic: str,
+        txn: str,
+        part: str,
+        records: Iterable[Any],
+        *,
+        node: str | None = None,
+        create: bool | None = None,
+    ) -> StagedPart:
+        """Store one part of a transaction: durable when this returns, visible to nobody until its commit."""
+        return self._call(staged.put(topic, txn, part, records, node, create))
+
+    def stage_ndjson(
+        self, topic: str, txn: str, part: str, body: bytes, *, node: str | None = None, create: bool | None = None
+    ) -> StagedPart:
+        return self._call(staged.put_bulk(topic, txn, part, body, calls.NDJSON, node, create))
+
+    def stage_arrow(
+        self, topic: str, txn: str, part: str, body: bytes, *, node: str | None = None, create: bool | None = None
+    ) -> StagedPart:
+        return self._call(staged.put_bulk(topic, txn, part, body, calls.ARROW, node, create))
+
+    def commit_staged(self, topic: str, txn: str, parts: Sequence[str], *, query: str | None = None) -> StagedCommit:
+        """Append exactly these parts, in this order, all at once. Repeated, it answers its first result."""
+        return self._call(staged.commit(topic, txn, parts, query))
+
+    def commit_staged_topics(
+        self, txn: str, topics: Mapping[str, Sequence[str]], *, query: str | None = None
+    ) -> StagedCommits:
+        """The same in several topics: in all of them or in none."""
+        return self._call(staged.commit_topics(txn, topics, query))
+
+    def staged(self, topic: str, prefix: str | None = None) -> Iterator[StagedTxn]:
+        """Open and remembered transactions by name, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self._call(staged.page(topic, prefix, 1000, cursor))
+            yield from page.staged
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def staged_txn(self, topic: str, txn: str) -> StagedTxn:
+        return self._call(staged.state(topic, txn))
+
+    def abort_staged(self, topic: str, txn: str) -> StagedAbort:
+        """Drop an open transaction; a committed one stays as it is, and the answer says so."""
+        return self._call(staged.abort(topic, txn))
 
     # -- history -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,17 @@ import pytest
 
 from tests.contract.http.live import ServerProcess
 from topics.client import Client
-from topics.model.errors import InvalidRequest, Recreated, TopicFull, TopicNotEmpty, TopicNotFound
+from topics.model.errors import (
+    InvalidRequest,
+    NotFound,
+    PartExists,
+    PartMissing,
+    Recreated,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+    TxnForeign,
+)
 from topics.model.record import Gap, Record
 
 
@@ -94,3 +104,40 @@ def test_segments_heads_and_probes_are_understood(client: Client, topic: str) ->
     assert client.metrics_json()["ready"] is True
     assert client.stats(topic)["by_topic"][0]["topic"] == topic
     assert client.openapi()["openapi"].startswith("3.1")
+
+
+def test_parts_are_staged_and_committed(client: Client, topic: str) -> None:
+    first = client.stage(topic, "app@1", "p0", [{"data": 1, "tag": "t"}, {"data": 2}])
+    assert (first.count, first.committed) == (2, False)
+    assert client.stage_ndjson(topic, "app@1", "p1", b'{"data":3}\n').count == 1
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, pa.schema([("data", pa.utf8())])) as writer:
+        writer.write_table(pa.table({"data": ["4"]}))
+    assert client.stage_arrow(topic, "app@1", "p2", sink.getvalue()).count == 1
+    assert [part.part for part in client.staged_txn(topic, "app@1").parts] == ["p0", "p1", "p2"]
+    with pytest.raises(PartExists):
+        client.stage(topic, "app@1", "p0", [{"data": 9}])
+    with pytest.raises(PartMissing):
+        client.commit_staged(topic, "app@1", ["p9"])
+    done = client.commit_staged(topic, "app@1", ["p0", "p2"], query="q")
+    assert (done.first_seq, done.last_seq, done.repeated) == (1, 3, False)
+    assert client.commit_staged(topic, "app@1", []).repeated is True
+    with pytest.raises(TxnForeign):
+        client.commit_staged(topic, "app@2", [], query="another")
+    assert client.stage(topic, "app@1", "late", [{"data": 5}]).committed is True
+    assert client.abort_staged(topic, "app@1").state == "committed"
+    assert [item.raw for item in client.read(topic) if isinstance(item, Record)] == [b"1", b"2", b"4"]
+    assert [(txn.txn, txn.state) for txn in client.staged(topic)] == [("app@1", "committed")]
+
+
+def test_several_topics_are_committed_at_once(client: Client, topic: str) -> None:
+    names = [f"{topic}.a", f"{topic}.b"]
+    for name in names:
+        client.stage(name, "t1", "p0", [{"data": name}])
+    done = client.commit_staged_topics("t1", {name: ["p0"] for name in names})
+    assert [done.topics[name].first_seq for name in names] == [1, 1]
+    assert client.commit_staged_topics("t1", {name: [] for name in names}).repeated is True
+    client.stage(names[0], "t2", "p0", [{"data": 0}], create=False)
+    assert client.abort_staged(names[0], "t2").aborted is True
+    with pytest.raises(NotFound):
+        client.staged_txn(names[0], "t2")

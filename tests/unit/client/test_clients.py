@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 from typing import Any
 
@@ -341,6 +342,38 @@ def test_remaining_calls_reach_their_paths(connect: Connect) -> None:
         for number, (_, ask, expected, line) in enumerate(steps):
             assert ask(client) == expected  # type: ignore[no-untyped-call]
             assert f"{server.seen[number].method} {server.seen[number].target}" == line
+
+
+def test_staged_calls_reach_their_paths_and_may_be_repeated(connect: Connect) -> None:
+    part = {"txn": "app@1", "part": "p0", "count": 1, "bytes": 9}
+    done = {"txn": "app@1", "first_seq": 4, "last_seq": 4, "count": 1, "repeated": False}
+    page = {"staged": [{"txn": "t", "state": "open", "parts": []}], "next_cursor": "c"}
+    last = {"staged": [{"txn": "u", "state": "committed", "first_seq": 1, "last_seq": 2, "count": 2}]}
+    place = "/v0/topics/a/staged"
+    with FakeServer(
+        answer(503, {"error": {"code": "unavailable", "message": "later"}}), answer(201, part), answer(201, part),
+        answer(201, part), answer(200, done),
+        answer(200, {"txn": "t", "topics": {"a": {"first_seq": None, "last_seq": None, "count": 0}}, "repeated": True}),
+        answer(200, page), answer(200, last), answer(200, last["staged"][0]),
+        answer(200, {"txn": "t", "aborted": False, "state": "committed"}),
+    ) as server:  # fmt: skip
+        client = connect(server.url)
+        assert client.stage("a", "app@1", "p0", [{"data": 1}], node="n", create=False).count == 1
+        assert client.stage_ndjson("a", "app@1", "p0", b'{"data":1}').part == "p0"
+        assert client.stage_arrow("a", "app@1", "p0", b"arrow", create=True).bytes == 9
+        assert client.commit_staged("a", "app@1", ["p0"], query="q").first_seq == 4
+        assert client.commit_staged_topics("t", {"a": []}).topics["a"].first_seq is None
+        assert [txn.txn for txn in client.staged("a", prefix="x")] == ["t", "u"]
+        assert client.staged_txn("a", "u").last_seq == 2
+        assert client.abort_staged("a", "t").state == "committed"
+    assert [f"{seen.method} {seen.target}" for seen in server.seen] == [
+        f"PUT {place}/app%401/p0?create=false", f"PUT {place}/app%401/p0?create=false", f"PUT {place}/app%401/p0",
+        f"PUT {place}/app%401/p0?create=true", f"POST {place}/app%401/commit", "POST /v0/staged/t/commit",
+        f"GET {place}?prefix=x&page_size=1000", f"GET {place}?prefix=x&page_size=1000&cursor=c", f"GET {place}/u",
+        f"DELETE {place}/t",
+    ]  # fmt: skip
+    assert json.loads(server.seen[0].body) == {"node": "n", "records": [{"data": 1}]}
+    assert json.loads(server.seen[4].body) == {"parts": ["p0"], "query": "q"}
 
 
 def test_answer_that_is_not_ours_is_said(connect: Connect) -> None:
