@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.crash.records import sent
-from topics.format.ops import prepare, stage_frames
+from topics.format.ops import SEGMENT_LAYOUT, make_records, prepare, stage_frames
 from topics.format.staged import PartHead
 from topics.model.errors import InvalidRequest, PartExists, PartMissing, RecordTooLarge, TopicFull
 from topics.model.record import Record
 from topics.rules.txns import Committed, Txn, parse_txn
-from topics.storage.partfile import head_for, load_part
+from topics.storage.partfile import LoadedPart, head_for, load_part, read_staged
 from topics.storage.stagecommit import Commit, Decision, Member, Verdict, Wanted, find_commit, find_parts, order_commit
 from topics.storage.staging import Put, begin_abort, begin_put, end_abort, end_put, known_commit, stages_of
 from topics.storage.store import Store
 from topics.storage.submission import State as TokenState
 from topics.storage.walfile import WalFile
-from topics.testing.oracle import Instance, Oracle, Step, Violation
+from topics.testing.oracle import Instance, Step, Violation
 from topics.testing.plain import Staged
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ class StageBook:
     fates: list[Fate] = field(default_factory=list)
     serial: int = 0
 
-    def resolve(self, store: Store, oracle: Oracle, counts: Counter[str]) -> None:
-        """All topics of a commit know it, or none does; and what was decided stays so."""
+    def resolve(self, store: Store, counts: Counter[str], damaged: frozenset[int]) -> None:
+        """All topics of a commit know it, or none does; and what was decided stays so. Damaged topics are not asked."""
         for fate in self.fates:
             known = {
                 topic_id: row is not None and row.first_seq in (first, 0)
                 for topic_id, first in fate.rows.items()
-                if topic_id in store.by_id
+                if topic_id in store.by_id and topic_id not in damaged
                 for row in [known_commit(store.by_id[topic_id], parse_txn(fate.decision.txn))]
             }
             before = fate.verdict()
@@ -115,7 +115,7 @@ class StageBook:
                 fate.known = before
         self.fates = []
 
-    def check_recovered(self, store: Store, oracle: Oracle) -> None:
+    def check_recovered(self, store: Store, damaged: frozenset[int]) -> None:
         """Every part that was acknowledged is open, unless its transaction is committed; no other one is."""
         seen: dict[PartKey, Batch] = {}
         total = 0
@@ -125,11 +125,14 @@ class StageBook:
                 total += stage.bytes
                 for part in stage.parts.values():
                     key = (topic.id, txn, part.head.part)
-                    load_part(store.handles, part.path, part.number)
-                    seen[key] = self.batch(key, part.head)
+                    loaded = load_part(store.handles, part.path, part.number)
+                    # A commit that was lost to damage leaves its parts open.
+                    seen[key] = _read(store, loaded) if topic.id in damaged else self.batch(key, part.head)
         for topic_id, txn, name in self.stored:
             known = store.by_id.get(topic_id)
-            if known is not None and (topic_id, txn, name) not in seen and known_commit(known, parse_txn(txn)) is None:
+            if known is None or topic_id in damaged or (topic_id, txn, name) in seen:
+                continue
+            if known_commit(known, parse_txn(txn)) is None:
                 raise Violation(f"the staged part {name!r} of {txn!r} in topic {topic_id} is gone")
         if total != store.staging.bytes:
             raise Violation(f"open stages hold {total} bytes, counted are {store.staging.bytes}")
@@ -150,6 +153,14 @@ class StageBook:
         batch = self.stored.pop(key, None)
         if batch is not None:
             self.doubtful.setdefault(key, []).append(batch)
+
+
+def _read(store: Store, loaded: LoadedPart) -> Batch:
+    view = store.handles.mapped(loaded.part.path)
+    data, idx, count = read_staged(view, bytes(loaded.entries), 0, loaded.part.head.count, 1, 0)
+    found: list[Record] = make_records(data, idx, 0, count, 1, SEGMENT_LAYOUT, 0, None, Record)
+    fields = ({"data": r.raw, "tag": r.tag, "node": r.node, "key": r.key, "meta": r.meta} for r in found)
+    return [{name: value for name, value in one.items() if value is not None} for one in fields]
 
 
 def _encoded(key: PartKey, batch: Batch) -> tuple[PartHead, bytes]:
@@ -320,6 +331,7 @@ class Stages:
             if decision is not None and fate is not None:
                 change.verdict = fate.verdict
                 token = MemberToken(decision, decision.members[index])
+            client.oracle.memory.append(instance.id, records)
             instance.add(Step(change, token))
         self.counts["commit of staged parts" if decision is None else "commit over several topics"] += 1
 
