@@ -93,15 +93,23 @@ class DeadSet:
         numbers = [n for n in range(first // BLOCK, (end - 1) // BLOCK + 1) if n in self._blocks]
         if not numbers and first > self.floor:
             return None
-        out = np.zeros(count, dtype=np.uint8)
+        out: np.ndarray | None = None
         if first <= self.floor:
+            out = np.zeros(count, dtype=np.uint8)
             out[: min(count, self.floor - first + 1)] = 1
         for number in numbers:
             low = max(first, number * BLOCK)
             high = min(end, (number + 1) * BLOCK)
-            bits = np.unpackbits(np.frombuffer(self._blocks[number], dtype=np.uint8), bitorder="little")
-            out[low - first : high - first] |= bits[low - number * BLOCK : high - number * BLOCK]
-        return out.tobytes() if out.any() else None
+            start = (low - number * BLOCK) >> 3
+            piece = self._blocks[number][start : (high - number * BLOCK + 7) >> 3]
+            if piece.count(0) == len(piece):  # the usual case near the head, and far quicker than taking it apart
+                continue
+            if out is None:
+                out = np.zeros(count, dtype=np.uint8)
+            bits = np.unpackbits(np.frombuffer(piece, dtype=np.uint8), bitorder="little")
+            skip = number * BLOCK + start * 8
+            out[low - first : high - first] |= bits[low - skip : high - skip]
+        return out.tobytes() if out is not None and out.any() else None
 
     def next_live(self, seq: int, end: int) -> int:
         """The first seq at or after `seq` that is not gone, or `end`."""
@@ -109,7 +117,8 @@ class DeadSet:
         while seq < end:
             number = seq // BLOCK
             block = self._blocks.get(number)
-            if block is None:
+            bit = seq - number * BLOCK
+            if block is None or not block[bit >> 3] >> (bit & 7) & 1:
                 return seq
             if block != _FULL:
                 bits = np.unpackbits(np.frombuffer(block, dtype=np.uint8), bitorder="little")[seq - number * BLOCK :]
