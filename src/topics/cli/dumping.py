@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from topics.format import control, frame, segment
+from topics.format import control, frame, segment, staged
 from topics.format.container import BadContainer
 from topics.format.current import decode_current
 from topics.format.envelope import BadEnvelope, split_envelope
@@ -48,6 +48,9 @@ BODIES: Final[dict[frame.Kind, Callable[[bytes], Any]]] = {
     frame.Kind.TOKEN_WATERMARK: control.TokenWatermark.decode,
     frame.Kind.DEDUPE: control.Dedupe.decode,
     frame.Kind.LOST_RANGE: control.LostRange.decode,
+    frame.Kind.STAGE_COMMIT: staged.StageCommit.decode,
+    frame.Kind.STAGE_PREPARE: staged.StageCommit.decode,
+    frame.Kind.STAGE_VERDICT: staged.StageVerdict.decode,
 }
 
 

@@ -50,10 +50,10 @@ class Kind(enum.IntEnum):
     ROUTER_CURSOR = 64
     DEDUPE = 65
     LOST_RANGE = 66
-    STAGE_COMMIT = 67
-    STAGE_PREPARE = 68
-    STAGE_VERDICT = 69
     TOKEN_WATERMARK = 80
+    STAGE_COMMIT = 85
+    STAGE_PREPARE = 86
+    STAGE_VERDICT = 87
 
 
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
