@@ -14,7 +14,7 @@ from tests.contract.http.client import Api, InProcess, eventually
 from tests.contract.http.inprocess import Engine
 from topics.broker import warmth
 from topics.broker.reading import Page, read_page
-from topics.storage import handles
+from topics.storage import handles, names, namesearch
 from topics.storage.options import StoreOptions
 
 
@@ -124,6 +124,32 @@ def test_cold_pages_are_brought_in_by_a_thread(tmp_path: Path, monkeypatch: pyte
         engine.clock.advance(1000)
         assert api.seqs("a", limit=10) == list(range(1, 11))
         assert len(readers) == 2
+    finally:
+        engine.close()
+
+
+def test_delete_by_tag_searches_files_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(str(tmp_path / "s"), store=StoreOptions(segment_max_events=10))
+    searchers: list[str] = []
+    search_segment = names.search_segment
+
+    def noted(*args: Any) -> Any:
+        searchers.append(threading.current_thread().name)
+        return search_segment(*args)
+
+    for module in (namesearch, names):
+        monkeypatch.setattr(module, "search_segment", noted)
+    try:
+        api = Api(InProcess(engine))
+        api.append("a", *({"data": i, "tag": f"t{i % 2}"} for i in range(35)))
+        assert api.delete("a", match="t1", before_seq=5).json["deleted"] == 2
+        assert searchers == [], "nothing is in files yet"
+        engine.pump.checkpoint()
+        assert api.delete("a", match="t1").json["deleted"] == 15
+        assert len(searchers) == 3
+        assert "test-loop" not in searchers
+        assert api.delete("a", match="t*", before_seq=31).json["deleted"] == 15
+        assert api.seqs("a", from_seq=30) == [31, 33, 35]
     finally:
         engine.close()
 
