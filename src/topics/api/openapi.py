@@ -125,13 +125,15 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.answer is not None and not route.probe:
         answer = {"allOf": [answer, {"$ref": "#/components/schemas/Performance"}]}
     content = {kind: {"schema": answer if kind == "application/json" else {}} for kind in route.kinds}
-    error = {
+    error: dict[str, Any] = {
         "description": "What went wrong",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
+    # What is wrong with the address itself, or with a handshake, is said in plain text.
+    refusal = {**error, "content": {**error["content"], "text/plain": {"schema": {"type": "string"}}}}
     return {
         "2XX": {"description": "Done", "content": content},
-        "4XX": error,
+        "4XX": refusal,
         "5XX": error,
     }
 
