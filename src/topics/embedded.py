@@ -15,13 +15,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from topics.broker.local import LocalQueue
+from topics.broker.queue import Queues
+from topics.broker.steps import Nap, Steps
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.host.clock import Clock, SteadyClock, SystemClock
 from topics.host.fs import Fs, OsFs
 from topics.host.ids import Ids, SystemIds
 from topics.model import limits
-from topics.model.arguments import check_batch, check_limit, check_seq, check_text
+from topics.model.arguments import check_batch, check_limit, check_seq, check_text, split_delays
 from topics.model.config import TopicConfig, make_config
 from topics.model.errors import (
     CorruptRecord,
@@ -104,6 +107,7 @@ class Log:
         self._store: Store = open_store(fs, path, make_options(options), steady, ids, self._lock)
         self._committer = Committer(self._store, self._lock)
         self._background = Background(self._store, self._committer)
+        self._queues = Queues(self._store, self._swept)
         self.path = path
         self.store_id = self._store.store_id
         self.recovery_report: list[str] = list(self._store.report)
@@ -193,12 +197,14 @@ class Log:
     ) -> Appended:
         """Append a batch, whole or not at all; returns when the topic's class is satisfied.
 
-        A record is a mapping with `data` (any JSON value, or JSON text as bytes) and, if wanted, `tag`, `node`, `key`
-        and `meta`. WriteFailed means the outcome is unknown until the store is reopened; with an idempotency key the
-        append may then simply be repeated.
+        A record is a mapping with `data` (any JSON value, or JSON text as bytes) and, if wanted, `tag`, `node`, `key`,
+        `meta` and, in a queue, `delay_ms`. WriteFailed means the outcome is unknown until the store is reopened; with
+        an idempotency key the append may then simply be repeated.
         """
         check_batch(records, idempotency_key)
+        records, delays = split_delays(records)
         prepared = prepare(records, default_node=node)
+        prepared.delays = delays
         append = self._call(lambda: self._store.append(topic, prepared, idempotency_key))
         if append.submission is not None:
             self._committer.wait(append.submission)
@@ -219,6 +225,39 @@ class Log:
             self._committer.wait(submission)
         with self._lock:
             return Deleted(topic, died(), found.earliest_seq, found.head)
+
+    def queue(self, topic: str) -> LocalQueue:
+        """The calls of a queue's workers: claim, ack, nack, extend, redrive. The topic is made with `type="queue"`."""
+        return LocalQueue(self._store, self._queues, self._drive, topic)
+
+    def _swept(self, topic: str) -> Steps[Topic]:
+        with self._lock:
+            found = self._store.topic(topic)
+            submission = self._store.sweep(found)
+        if submission is not None and not submission.settled:
+            yield submission
+        return found
+
+    def _drive(self, steps: Steps[T]) -> T:
+        """Run a use case to its end; this thread waits where it waits."""
+        try:
+            while True:
+                try:
+                    wait = next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                if isinstance(wait, Nap):
+                    _sleep(self._lock, wait)
+                else:
+                    self._committer.wait_settled(wait)
+        except Exception:
+            raise
+        except BaseException as error:  # a signal, perhaps in the middle of a change
+            steps.close()
+            with self._lock:
+                self._store.abandon(error)
+            raise
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -384,6 +423,18 @@ class Log:
         submission = self._call(lambda: self._store.sweep(self._store.topic(topic)))
         if submission is not None:
             self._committer.wait_settled(submission)
+
+
+def _sleep(lock: threading.Lock, nap: Nap) -> None:
+    bed = threading.Lock()
+    bed.acquire()
+    with lock:
+        if nap.woken:
+            return
+        nap.sleeper = bed
+    bed.acquire(timeout=nap.wait_ms / 1000)
+    with lock:
+        nap.sleeper = None
 
 
 def _unreadable(topic: str, error: OSError) -> StorageError:

@@ -17,7 +17,6 @@ from topics.broker.steps import Steps
 from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRequest
 
-SEQS_MAX: Final = 1000
 _LEASE: Final = "lease_"
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -80,8 +79,12 @@ def read_tokens(node: str, seqs: list[int], lease_ids: list[str]) -> Sequence[in
     tokens = [_token(text) for text in lease_ids]
     if not node:
         raise InvalidRequest("'node' is empty; name who holds the leases")
-    if len(seqs) > SEQS_MAX:
-        raise BatchTooLarge(f"{len(seqs)} seqs are more than the {SEQS_MAX} of one call", seqs=len(seqs), max=SEQS_MAX)
+    if len(seqs) > limits.SEQS_PER_CALL:
+        raise BatchTooLarge(
+            f"{len(seqs)} seqs are more than the {limits.SEQS_PER_CALL} of one call",
+            seqs=len(seqs),
+            max=limits.SEQS_PER_CALL,
+        )
     if tokens and len(tokens) != len(seqs):
         raise InvalidRequest(f"{len(tokens)} lease ids do not go with {len(seqs)} seqs")
     return tokens or [None] * len(seqs)

@@ -45,12 +45,12 @@ from topics.api.wire import (
 )
 from topics.broker.broker import Deleted
 from topics.broker.lookups import At, RetentionPlan
-from topics.broker.redrive import Redriven
 from topics.broker.segments import SegmentList
 from topics.broker.staging import StageState
 from topics.broker.state import TopicState
 from topics.model import limits
 from topics.model.config import TopicConfig
+from topics.model.job import Redriven
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from typing import Final
 
 from topics.broker.deadletters import bury
 from topics.broker.jobs import Hand
-from topics.broker.redrive import Redriven, redrive
+from topics.broker.redrive import redrive
 from topics.broker.state import counts_of
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.model import limits
 from topics.model.errors import NotAQueue, TopicsError
+from topics.model.job import Redriven
 from topics.rules.lease import Ask
 from topics.storage.leasing import (
     Claims,

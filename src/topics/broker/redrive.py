@@ -11,6 +11,7 @@ from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.format.ops import prepare
 from topics.model.errors import Forbidden, TopicNotFound
+from topics.model.job import Redriven
 from topics.model.record import Gap, Record
 from topics.storage.delete import order_seqs
 from topics.storage.scan import scan
@@ -22,13 +23,6 @@ _SLICE: Final = 256
 _SLICE_BYTES: Final = 4 << 20
 _TICK_MS: Final = 50
 """At a rate, this much of it is moved at once."""
-
-
-class Redriven(msgspec.Struct, frozen=True):
-    moved: int
-    """With `dry_run`: how many would be."""
-    left: int
-    """Dead letters that are still here."""
 
 
 def redrive(

@@ -56,6 +56,15 @@ def _remote(name: str) -> Callable[[bool], Loaded]:
     return load
 
 
+def _queue(name: str) -> Callable[[bool], Loaded]:
+    def load(described: bool) -> Loaded:
+        from topics.cli import queues
+
+        return queues.COMMANDS[name]
+
+    return load
+
+
 def _top(described: bool) -> Loaded:
     from topics.cli import top
 
@@ -78,6 +87,7 @@ COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
     "serve": _serve,
     "config": _config,
     **{name: _remote(name) for name in ("topics", "create", "append", "read", "info", "delete", "drop")},
+    **{name: _queue(name) for name in ("claim", "ack", "nack", "redrive")},
     "top": _top,
     "dump": _dump,
     "doctor": _doctor,

@@ -34,6 +34,7 @@ from topics.client.calls import Call
 from topics.client.history import StreamCall
 from topics.client.lines import Decoder
 from topics.client.problems import problem
+from topics.client.queues import AsyncQueue
 from topics.client.retry import Attempts, RetryPolicy
 from topics.client.staged import StagedAbort, StagedCommit, StagedCommits, StagedPart, StagedTxn
 from topics.client.transport import Answer, AsyncOpenAnswer, AsyncTransport, HttpRequest
@@ -236,6 +237,10 @@ class AsyncClient:
     async def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
         """Delete records below a seq, with a tag (`p*` = by prefix), or both. By tag alone it is never repeated."""
         return await self._call(calls.delete(topic, before_seq, tag))
+
+    def queue(self, topic: str) -> AsyncQueue:
+        """The calls of a queue's workers: claim, ack, nack, extend, redrive."""
+        return AsyncQueue(self._call, topic)
 
     # -- staged append -------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from topics.model import limits
-from topics.model.errors import BatchTooLarge, InvalidRequest
+from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest
 
 
 def check_batch(records: object, key: object) -> None:
@@ -37,3 +40,20 @@ def check_seq(name: str, value: object) -> None:
 def check_limit(value: object) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InvalidRequest(f"limit is {value!r}; it must be a whole number of at least 1, or None for no limit")
+
+
+def split_delays(records: Sequence[Any]) -> tuple[Sequence[Any], list[int] | None]:
+    """The records without their `delay_ms`, and these; None = no record has one."""
+    if not any(isinstance(record, Mapping) and "delay_ms" in record for record in records):
+        return records, None
+    delays = []
+    for index, record in enumerate(records):
+        delay = record.get("delay_ms", 0) if isinstance(record, Mapping) else 0
+        if isinstance(delay, bool) or not isinstance(delay, int) or not 0 <= delay <= limits.DELAY_MS:
+            raise InvalidRecord(index, f"'delay_ms' is {delay!r}, not a number of 0..{limits.DELAY_MS}")
+        delays.append(delay)
+    bare = [
+        {name: value for name, value in record.items() if name != "delay_ms"} if isinstance(record, Mapping) else record
+        for record in records
+    ]
+    return bare, delays

@@ -75,3 +75,6 @@ HOLE_RUN: Final = 4096
 DELAY_MS: Final = 86_400_000
 LEASE_MS: Final = 86_400_000
 """The longest delay of a job and the longest lease: whoever wants more asks again within the day."""
+
+SEQS_PER_CALL: Final = 1000
+"""Jobs that one ack, nack or extend names: it is judged in one go."""

@@ -34,7 +34,9 @@ import enum
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
+
+from topics.model.job import Why
 
 SPENT_MAX: Final = 1000
 """Records that one deal takes out because they were handed out too often: each has its own way to the dead letters."""
@@ -44,8 +46,6 @@ SLACK: Final = 1024
 
 FAR_MS: Final = 86_400_000
 """No lease and no delay is longer: what a restart finds further ahead was written under another clock."""
-
-Why = Literal["expired", "member", "token", "unknown", "settled"]
 
 
 class Kind(enum.IntEnum):

@@ -16,7 +16,8 @@ from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.prepared import Prepared
 from topics.model.config import Durability
 from topics.model.errors import InvalidRecord, TopicsError
-from topics.rules.lease import Ask, Why
+from topics.model.job import Why
+from topics.rules.lease import Ask
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
 from topics.storage.queue import Queue
 from topics.storage.submission import Buffers, Submission, WaitFirst

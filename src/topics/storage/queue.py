@@ -14,7 +14,8 @@ from typing import NamedTuple
 from topics.format.control import Lease, LeaseEvent, LeaseRow
 from topics.format.frame import Kind, encode_frame
 from topics.format.snapshot import QueueRow
-from topics.rules.lease import LEASED, Claimed, Cut, Entry, Extended, Leases, Released, Why
+from topics.model.job import Why
+from topics.rules.lease import LEASED, Claimed, Cut, Entry, Extended, Leases, Released
 from topics.rules.lease_columns import Packed, pack, unpack
 from topics.storage.dead import DeadSet
 

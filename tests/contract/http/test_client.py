@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Iterator
 
@@ -9,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.http.live import ServerProcess
-from topics.client import Client
+from topics.client import AsyncClient, Client
 from topics.model.errors import (
     InvalidRequest,
+    NotAQueue,
     NotFound,
     PartExists,
     PartMissing,
@@ -141,3 +143,36 @@ def test_several_topics_are_committed_at_once(client: Client, topic: str) -> Non
     assert client.abort_staged(names[0], "t2").aborted is True
     with pytest.raises(NotFound):
         client.staged_txn(names[0], "t2")
+
+
+def test_workers_share_a_queue(client: Client, topic: str) -> None:
+    client.create(topic, type="queue", max_deliveries=1, dead_letter=f"{topic}.dead")
+    client.append(topic, [{"data": {"n": n}, "meta": {"m": n}} for n in range(3)] + [{"data": 9, "delay_ms": 60_000}])
+    queue = client.queue(topic)
+    one, two, three = queue.claim("w", max=9, lease_ms=60_000)
+    assert (one.seq, one.data, one.meta, one.deliveries, one.lease_id) == (1, {"n": 0}, {"m": 0}, 1, "lease_1")
+    assert queue.ack("w", [one]).done == 1
+    assert queue.ack("w", [one, 77]).why == {1: "settled", 77: "unknown"}
+    assert set(queue.extend("w", [two, three], 90_000).deadlines) == {2, 3}
+    assert queue.nack("w", [two]).done == 1
+    assert queue.claim("w") == [], "it went to the dead letters"
+    assert client.queue(f"{topic}.dead").redrive(dry_run=True).moved == 1
+    assert client.queue(f"{topic}.dead").redrive().moved == 1
+    assert [job.data for job in queue.claim("w")] == [{"n": 1}]
+    with pytest.raises(NotAQueue):
+        client.queue(f"{topic}.dead").claim("w")
+
+
+async def _claim_and_ack(url: str, topic: str) -> int:
+    async with AsyncClient(url) as client:
+        queue = client.queue(topic)
+        jobs = await queue.claim("w", max=2)
+        await queue.extend("w", jobs, 60_000)
+        await queue.nack("w", jobs[1:])
+        return (await queue.ack("w", jobs)).done
+
+
+def test_async_workers_do_the_same(client: Client, live_server: ServerProcess, topic: str) -> None:
+    client.create(topic, type="queue")
+    client.append(topic, [{"data": 1}, {"data": 2}])
+    assert asyncio.run(_claim_and_ack(f"http://{live_server.host}:{live_server.port}", topic)) == 1

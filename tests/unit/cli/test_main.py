@@ -19,7 +19,10 @@ from topics.config import settings
 from topics.model.errors import StoreLocked, Throttled, TopicsError
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMANDS = ("serve", "config", "topics", "create", "append", "read", "info", "delete", "drop", "top", "dump", "doctor")
+COMMANDS = (
+    "serve", "config", "topics", "create", "append", "read", "info", "delete", "drop", "claim", "ack", "nack",
+    "redrive", "top", "dump", "doctor",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

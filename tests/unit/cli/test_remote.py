@@ -166,3 +166,20 @@ def test_server_and_token_come_from_the_environment(topics: Command, monkeypatch
     assert ran.status == 0
     assert server.seen[0].headers["authorization"] == "Bearer hush"
     assert "hush" not in ran.out + ran.err
+
+
+def test_workers_claim_and_settle_jobs(topics: Command) -> None:
+    job = {"$seq": 7, "$ts": 1, "lease_id": "lease_a", "deadline": 5, "deliveries": 2, "data": {"x": 1}}
+    claimed = answer(200, {"topic": "q", "claimed": [job], "count": 1, "ready": 0})
+    done = answer(200, {"topic": "q", "acked": 1, "skipped": [], "why": {}, "ready": 0, "in_flight": 0})
+    refused = answer(200, {"topic": "q", "nacked": 0, "skipped": [9], "why": {"9": "expired"}, "ready": 0})
+    moved = answer(200, {"moved": 3, "left": 1})
+    with FakeServer(claimed, done, refused, moved) as server:
+        given = ("--url", server.url, "--json")
+        assert topics("claim", "q", "--node", "w", "--most", "8", *given).lines[0]["lease_id"] == "lease_a"
+        assert topics("ack", "q", "7", "--node", "w", *given).status == 0
+        late = topics("nack", "q", "9", "--node", "w", "--delay-ms", "5", *given)
+        assert topics("redrive", "q.dead", "--rate-per-s", "100", *given).lines[0] == {"moved": 3, "left": 1}
+    assert (late.status, late.lines[0]["why"]) == (1, {"9": "expired"})
+    assert server.seen[0].json == {"node": "w", "max": 8}
+    assert server.seen[2].json == {"node": "w", "seqs": [9], "lease_ids": [""], "delay_ms": 5}
