@@ -174,7 +174,10 @@ class NatsWorker(Worker):
     """Each ack is answered by the server, as with the others."""
 
     def hello(self) -> bytes:
-        return b'CONNECT {"verbose":false}\r\nSUB _IN.%d 1\r\nSUB _AK.%d 2\r\n' % (self.number, self.number)
+        return b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB _IN.%d 1\r\nSUB _AK.%d 2\r\n' % (
+            self.number,
+            self.number,
+        )
 
     def claim(self) -> bytes:
         ask = b'{"batch":%d,"no_wait":true}' % self.batch
