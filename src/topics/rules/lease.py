@@ -37,6 +37,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from topics.model.job import Why
+from topics.rules.share import share
 
 SPENT_MAX: Final = 1000
 """Records that one deal takes out because they were handed out too often: each has its own way to the dead letters."""
@@ -105,6 +106,9 @@ class Claimed(NamedTuple):
     deliveries: int
 
 
+Row = tuple[int, int, int, int]
+
+
 class Released(NamedTuple):
     seq: int
     token: int
@@ -125,20 +129,6 @@ class Cut(NamedTuple):
 
     entries: dict[int, Entry]
     position: int
-
-
-def share(count: int, most: Sequence[int]) -> list[int]:
-    """Deal `count` things one at a time, in arrival order, passing over who has enough: who gets the n-th one."""
-    owners: list[int] = []
-    left = list(most)
-    hungry = [index for index, room in enumerate(left) if room > 0]
-    while hungry and len(owners) < count:
-        hungry = hungry[: count - len(owners)] if len(hungry) > count - len(owners) else hungry
-        owners.extend(hungry)
-        for index in hungry:
-            left[index] -= 1
-        hungry = [index for index in hungry if left[index]]
-    return owners
 
 
 class Leases:
@@ -275,16 +265,25 @@ class Leases:
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
-    def apply_claimed(self, holder: str, rows: Iterable[Claimed], now_ms: int, position: int = 0) -> None:
-        """Leases begin. `position` is where fresh seqs begin behind them, where the log says so."""
+    def apply_claimed(self, holder: str, rows: Iterable[Row], now_ms: int, position: int = 0) -> None:
+        """Leases begin; a row is a `Claimed`. `position` is where fresh seqs begin behind them, if the log says so."""
         self.position = max(self.position, position)
+        entries, in_hand = self.entries, self._in_hand
+        plain = self._low is None and self._idle is None
         for seq, token, until, deliveries in rows:
-            known = self.entries.get(seq)
+            known = entries.get(seq)
             if known is not None and known.token > token:
                 continue
+            in_hand.pop(seq, None)
+            if known is None and plain:  # what `_put` would do, for the usual case
+                entries[seq] = Entry(LEASED, holder, token, until, deliveries, now_ms, now_ms)
+                self.tally[LEASED] += 1
+                self._holders.setdefault(holder, set()).add(seq)
+                heappush(self._due, (until + 1, seq))
+                continue
             first_ms = known.first_ms if known is not None and known.deliveries else now_ms
-            self._in_hand.pop(seq, None)
             self._put(seq, Entry(LEASED, holder, token, until, deliveries, first_ms, now_ms))
+        self._clear_due()
 
     def apply_released(self, rows: Iterable[Released], now_ms: int) -> None:
         """Leases end without being settled; or records are delayed that nobody had yet."""
@@ -315,16 +314,14 @@ class Leases:
 
     def apply_settled(self, seqs: Iterable[int]) -> int:
         """They are done with. Returns how many were not so before."""
-        return sum(self._drop(seq) for seq in seqs)
+        return len(self._drop(seqs))
 
     def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
         """The records first..last are gone: so is all that was pending on them, which is returned."""
         seqs: Iterable[int] = range(first, last + 1)
         if last - first + 1 > len(self.entries) + len(self._in_hand):
             seqs = [seq for known in (self.entries, self._in_hand) for seq in known if first <= seq <= last]
-        gone = [(seq, self.entries[seq]) for seq in seqs if seq in self.entries]
-        self.apply_settled(seqs)
-        return gone
+        return self._drop(seqs)
 
     def seek(self, position: int) -> int:
         """Begin anew at `position`. Returns how many entries that clears."""
@@ -354,18 +351,24 @@ class Leases:
             self._holders.setdefault(entry.holder, set()).add(seq)
         if kind != PARKED:
             heappush(self._due, (_over_at(entry), seq))
-            if len(self._due) > 2 * (self.tally[LEASED] + self.tally[DELAYED]) + SLACK:
-                self._due = self._all_due()
+            self._clear_due()
 
-    def _drop(self, seq: int) -> bool:
-        self._in_hand.pop(seq, None)
-        known = self.entries.pop(seq, None)
-        if known is None:
-            return False
-        self.tally[known.kind] -= 1
-        if known.kind == LEASED:
-            self._unhold(seq, known.holder)
-        return True
+    def _clear_due(self) -> None:
+        if len(self._due) > 2 * (self.tally[LEASED] + self.tally[DELAYED]) + SLACK:
+            self._due = self._all_due()
+
+    def _drop(self, seqs: Iterable[int]) -> list[tuple[int, Entry]]:
+        entries, in_hand, tally = self.entries, self._in_hand, self.tally
+        dropped = []
+        for seq in seqs:
+            in_hand.pop(seq, None)
+            known = entries.pop(seq, None)
+            if known is not None:
+                tally[known.kind] -= 1
+                if known.kind == LEASED:
+                    self._unhold(seq, known.holder)
+                dropped.append((seq, known))
+        return dropped
 
     def _unhold(self, seq: int, holder: str) -> None:
         mine = self._holders[holder]

@@ -186,14 +186,14 @@ def _judge(
     """Nothing is changed yet; raises WaitFirst while something is under way for a job that is named."""
     queue = queue_of(topic)
     sweep(topic, shard, now)
-    for seq in seqs:
-        waiting = queue.leases.under_way(seq)
-        if isinstance(waiting, Submission):
-            raise WaitFirst(waiting)
     verdict = Verdict()
+    under_way, judge = queue.leases.under_way, queue.judge
     seen: set[int] = set()
     for seq, token in zip(seqs, tokens, strict=True):
-        why: Why | None = "settled" if seq in seen else queue.judge(seq, node, token, now.ms)
+        waiting = under_way(seq)
+        if isinstance(waiting, Submission):
+            raise WaitFirst(waiting)
+        why: Why | None = "settled" if seq in seen else judge(seq, node, token, now.ms)
         if why is None:
             seen.add(seq)
             verdict.done.append(seq)
@@ -284,8 +284,11 @@ def _order_end(topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: list
     def apply(_: Submission | None) -> None:
         if dead is not None:
             topic.apply_lease(LeaseEvent.DEAD, "", dead, now.ms)
-        queue.leases.apply_settled(seqs)
-        topic.apply_delete(0, ranges)
+        queue.acking = True
+        try:
+            topic.apply_delete(0, ranges)
+        finally:
+            queue.acking = False
 
     if ordered.config.commit_class == Durability.EPHEMERAL and not topic.pending and not reaches_disk(topic, 0, ranges):
         apply(None)

@@ -15,7 +15,7 @@ from topics.format.control import Lease, LeaseEvent, LeaseRow
 from topics.format.frame import Kind, encode_frame
 from topics.format.snapshot import QueueRow
 from topics.model.job import Why
-from topics.rules.lease import LEASED, Claimed, Cut, Entry, Extended, Leases, Released
+from topics.rules.lease import LEASED, Cut, Entry, Extended, Leases, Released
 from topics.rules.lease_columns import Packed, pack, unpack
 from topics.storage.dead import DeadSet
 
@@ -40,6 +40,8 @@ class Queue:
     _gone: dict[int, Entry] = field(default_factory=dict)
     """Leases whose records went: their holders may still ack them."""
     _gone_max: int = _GONE_SLACK
+    acking: bool = False
+    """What goes now goes because it was acked: nothing is left of its lease."""
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ class Queue:
         leases = self.leases
         if event == LeaseEvent.CLAIMED:
             # A record may have gone between the claim and now: its lease would never end.
-            leases.apply_claimed(node, [Claimed(*row) for row in rows if row[0] not in dead], now_ms)
+            leases.apply_claimed(node, [row for row in rows if row[0] not in dead], now_ms)
         elif event == LeaseEvent.RELEASED:
             leases.apply_released([Released(*row) for row in rows if row[0] not in dead], now_ms)
         elif event == LeaseEvent.EXTENDED:
@@ -60,7 +62,10 @@ class Queue:
 
     def forget(self, first: int, last: int) -> None:
         """Their records are gone, whoever did it."""
-        for seq, entry in self.leases.forget(first, last):
+        gone = self.leases.forget(first, last)
+        if self.acking:
+            return
+        for seq, entry in gone:
             if entry.kind == LEASED:
                 self._gone[seq] = entry
 
@@ -77,7 +82,7 @@ class Queue:
     # -- leases on records that are gone -------------------------------------------------------------------------------
 
     def judge(self, seq: int, node: str, token: int | None, now_ms: int) -> Why | None:
-        gone = self._gone.get(seq)
+        gone = self._gone.get(seq) if self._gone else None
         if gone is None:
             return self.leases.judge(seq, node, token, now_ms)
         if gone.holder != node or now_ms > gone.until or not gone.until:

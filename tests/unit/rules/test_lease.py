@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from topics.rules.lease import Ask, Claimed, Entry, Extended, Kind, Leases, Released, share
+from topics.rules.lease import Ask, Claimed, Entry, Extended, Kind, Leases, Released
 from topics.rules.lease_columns import Packed, pack, unpack
+from topics.rules.share import share
 from topics.rules.tokens import AHEAD, Tokens
 
 
@@ -258,6 +259,14 @@ def _calls(work: Callable[[], None]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def test_what_no_longer_counts_does_not_pile_up() -> None:
+    leases = Leases()
+    for now in range(3000):
+        seqs = claim(leases, "a", 8, now, 10**9, live=10**6)
+        leases.apply_settled(seqs)
+    assert len(leases._due) < 3000, "acked leases would have stayed until their deadlines"
 
 
 def test_a_delivery_costs_the_same_however_much_is_pending() -> None:
