@@ -106,7 +106,6 @@ class Routes:
         token = done.submission
         if token is None:
             now = Progress(router.id, router.cursor, router.forwarded)
-            self.oracle.routers.heard.setdefault(router.id, set()).add((now.cursor, now.forwarded))
             count = dest.head - head
             place = (head + 1 if count else client.present(into, "forward").head + 1, count, dest.last_ts)
             self._note_pass(router, before, forwarded, now, place, None)
@@ -134,6 +133,7 @@ class Routes:
     ) -> None:
         """`place`: first seq, count and time of what the dest got."""
         into, out_of = self.oracle.instances[router.dest_id], self.oracle.instances[router.source_id]
+        self.oracle.routers.heard.setdefault(router.id, set()).add((now.cursor, now.forwarded))
         assert out_of.published is not None
         state = self.client.present(into, "forward")
         first, count, ts = place

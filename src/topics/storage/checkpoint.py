@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from topics.format.control import SnapshotMark
+from topics.format.control import MarkRow, SnapshotMark
 from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.format.snapshot import Position, RouterRow, SnapshotHead, VerdictRow, encode_row
 from topics.model.errors import TopicsError
@@ -57,9 +57,10 @@ class Checkpoint:
         store = self.store
         self.outlived = set(store.outlived)
         self._wake_idle_pairs()
-        body = SnapshotMark(0, store.snapshots.next_id, ()).encode()
-        frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
+        rows = self._mark_rows()
         for shard in store.shards:
+            body = SnapshotMark(0, store.snapshots.next_id, tuple(rows.get(shard.index, ()))).encode()
+            frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
             if shard.stuck or (shard.refusing is not None and not shard.has_room(len(frame))):
                 self.whole = False
                 continue
@@ -67,6 +68,21 @@ class Checkpoint:
                 0, [frame], self._captured(shard), needs_sync=True, barrier=True, on_fail=self._not_whole
             )  # fmt: skip
             self.marks.append(shard.submit(mark))
+
+    def _mark_rows(self) -> dict[int, list[MarkRow]]:
+        """By shard, for tools: where its changed topics stand. What was ordered before the mark is what its position
+        covers."""
+        rows: dict[int, list[MarkRow]] = {}
+        for topic in self.store.all_topics():
+            if not topic.dirty and not topic.pending:
+                continue
+            at, active = topic.ordered, topic.segments[-1] if topic.segments else None
+            pair = (0, 0, 0)
+            if active is not None and not active.sealed:
+                pair = (active.first_seq, active.data_len, active.count)
+            row = MarkRow(topic.id, at.head, at.evict_floor, at.expiry_floor, at.delete_below, *pair)
+            rows.setdefault(topic.shard, []).append(row)
+        return rows
 
     def _not_whole(self, _: Submission) -> None:
         self.whole = False

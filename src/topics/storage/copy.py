@@ -34,7 +34,6 @@ from topics.storage.walfile import discard
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _BLOCK_RECORDS = 16_384
-_HOLE_FLAGS = HOLE
 
 
 @dataclass(slots=True)
@@ -230,9 +229,7 @@ class TopicCopy:
         buffer = self.tools.mapped(piece.source)
         data, idx = bytearray(), bytearray()
         holes = first - active.end_seq
-        if holes:
-            ts = int(column["ts"][at])
-            idx += ENTRY.pack(active.data_len, 0, ts, _HOLE_FLAGS, b"\0\0\0") * holes
+        idx += ENTRY.pack(active.data_len, 0, 0, HOLE, b"\0\0\0") * holes
         dead = mask[at : at + count] if mask is not None else None
         if isinstance(piece.source, PartSource):
             done = restamp_staged(buffer, piece.entries, at, count, first, dead, data, idx, active.data_len)
@@ -246,10 +243,19 @@ class TopicCopy:
             )
         if active.keyless:
             active.keyless = is_keyless(data, idx, 0, holes + count, SEGMENT_LAYOUT, active.data_len)
+        if holes or dead is not None:
+            fill_holes(idx, self._last_ts(active) if idx[16] & HOLE else 0)
         self._extend(active, data, idx)
         active.count += holes + count
         active.data_len += len(data)
         return count
+
+    def _last_ts(self, active: Segment) -> int:
+        """The time of the last entry; 0 in an empty pair."""
+        if not active.count:
+            return 0
+        entry = self.tools.handles.entries(active, active.count - 1, 1)
+        return int.from_bytes(entry[8:16], "little")
 
     def _block_size(self, active: Segment, column: np.ndarray, at: int) -> int:
         """Records that fit: the pair's limits are looked at before each record, and one read stays bounded."""
@@ -375,6 +381,14 @@ class TopicCopy:
             # At one go, so that a signal leaves all of it or nothing.
             topic.segments, topic.copied, topic.unflagged = segments, copied, unflagged
             topic.tail.drop_through(copied)
+
+
+def fill_holes(idx: bytearray, before_ts: int) -> None:
+    """Give every hole the time of the record in front of it, as an index made from `.data` alone would have it."""
+    column = np.frombuffer(idx, dtype=ENTRY_DTYPE)
+    places = np.where(column["flags"] & HOLE, -1, np.arange(len(column)))
+    places = np.maximum.accumulate(places)
+    column["ts"] = np.where(places >= 0, column["ts"][places], before_ts)
 
 
 def _died_since(topic: Topic, cut: TopicCut, first: int, last: int) -> list[tuple[int, int]]:

@@ -53,7 +53,7 @@ class RouterOracle:
     starts: dict[int, int] = field(default_factory=dict)
     """By id: the head of the source when the router was made."""
     heard: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
-    """By id: progress that was in RAM alone once, and that a snapshot may or may not have kept."""
+    """By id: all progress so far. Of a dest that was in RAM once, a snapshot may have kept any of it."""
 
     def add(self, step: ListStep, start: int) -> None:
         self.steps.append(step)
