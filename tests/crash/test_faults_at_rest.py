@@ -321,6 +321,33 @@ def test_a_directory_without_its_identity_refuses_to_start_empty(gone: str) -> N
     assert any(path.endswith(".data") for path in life.disk.files())
 
 
+@pytest.mark.parametrize(("wal", "snapshot"), [(True, False), (False, True), (True, True)])
+def test_a_directory_of_the_reference_is_refused_with_a_way_out_and_left_as_it_is(wal: bool, snapshot: bool) -> None:
+    """Its snapshot alone holds every live payload, so it is no leftover to begin anew on."""
+    life = Life()
+    for path in (ROOT, f"{ROOT}/meta", f"{ROOT}/wal"):
+        life.disk.mkdir(path)
+    if snapshot:
+        _put(life, f"{ROOT}/meta/snapshot-{7:016d}.bin", b"SNP1" + bytes(40))
+    if wal:
+        _put(life, f"{ROOT}/wal/wal-{1:016d}.log", encode_frame(2, 1, b"\1\0\0\0a\2\0\0\0{}"))
+    before = {path: life.disk.read(path) for path in life.disk.files()}
+    for recovery in ("strict", "salvage"):
+        with pytest.raises(UnknownVersion, match="copy its topics over HTTP") as caught:
+            life.open(recovery=recovery)
+        assert ROOT in caught.value.message
+    assert {path: life.disk.read(path) for path in life.disk.files()} == before
+
+
+def test_a_lost_format_file_is_told_from_a_foreign_directory() -> None:
+    life, _ = small_store(True)
+    life = life.clone()
+    life.disk.remove(f"{ROOT}/meta/FORMAT")
+    with pytest.raises(UnknownVersion, match="that file is lost") as caught:
+        life.open()
+    assert f"{ROOT}/meta/FORMAT" in caught.value.message
+
+
 def test_an_unlisted_wal_group_is_set_aside_and_not_replayed() -> None:
     """surviving_orphan_wal_files_do_not_regress_state: old groups that reappear go to quarantine, with a report."""
     life, whole = small_store(True)

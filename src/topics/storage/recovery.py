@@ -13,19 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from topics.format.snapshot import Position, Snapshot
+from topics.format.snapshot import MAGIC, Position, Snapshot
 from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.handles import Handles
 from topics.storage.judge import TopicFiles, judge
 from topics.storage.partfile import Part
-from topics.storage.paths import FLAT, Paths, is_group, topic_of, wal_number
+from topics.storage.paths import FLAT, Paths, is_group, snapshot_number, topic_of, wal_number
 from topics.storage.replay import Recovered, Replay
 from topics.storage.snapshots import Snapshots
 from topics.storage.stagereplay import find_staged
 from topics.storage.walread import GroupRead, GroupReader
 
 FORMAT_LINE = "topics-py 1"
+_REFERENCE = b"SNP1"
+"""How a snapshot of the Rust program begins. It holds every live payload, so it is never taken for a leftover."""
 
 
 @dataclass(slots=True)
@@ -63,13 +65,25 @@ def is_new(fs: Fs, paths: Paths) -> bool:
         if is_group(name):
             wal += [f"{paths.wal}/{name}/{n}" for n in _names(fs, f"{paths.wal}/{name}") if wal_number(n) is not None]
     topics = [name for name in _names(fs, paths.topics) if topic_of(name) is not None]
+    kinds = {_magic(fs, f"{paths.meta}/{name}") for name in _names(fs, paths.meta) if snapshot_number(name) is not None}
+    if _REFERENCE in kinds or (wal and MAGIC not in kinds):
+        raise UnknownVersion(
+            f"{paths.root} holds data but no {paths.format}: it is a directory of the Rust program, which this "
+            "one does not read, or of somebody else; nothing was changed. To move it, start the program that made it "
+            "and copy its topics over HTTP into a server on a new directory",
+            path=paths.root,
+        )
     if wal or topics:
         raise UnknownVersion(
-            f"{paths.root} holds data but no {paths.format}: it was not made by this program, or its FORMAT file is "
-            "lost; nothing was changed",
+            f"{paths.root} holds data but no {paths.format}: that file is lost; nothing was changed. Put it back from "
+            f"a copy of the directory; its first line is {FORMAT_LINE!r}, its second the id of the store",
             path=paths.root,
         )
     return True
+
+
+def _magic(fs: Fs, path: str) -> bytes:
+    return fs.open(path).read_at(0, 4)
 
 
 Tell = Callable[[float], None]
