@@ -102,6 +102,7 @@ EXPECTED = (
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(SEEDS // BLOCK))
 def test_crashed_store_keeps_every_promise(block: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """F-PROP-OPSEQ-CRASH-RECOVER, F-MONITOR-WAL-ORDER: every seed runs under the rules of write order."""
     counts: Counter[str] = Counter()
     for seed in range(SEED + block * BLOCK, SEED + (block + 1) * BLOCK):
         counts += run_seed(seed).counts

@@ -48,6 +48,7 @@ def records(log: topics.Log, topic: str) -> list[topics.Record]:
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_batches_of_many_threads_are_contiguous_and_all_there(reopen: Opener, durability: str, shards: int) -> None:
+    """F-CT-MPSC-SINGLE-CONSUMER, many_concurrent_durable_writers_contiguous_seqs."""
     log = reopen(wal_shards=shards, **TINY)
     for name in ("a", "b"):
         log.create(name, durability=durability)
@@ -72,6 +73,7 @@ def test_batches_of_many_threads_are_contiguous_and_all_there(reopen: Opener, du
 
 
 def test_sixty_four_waiting_writers_share_their_syncs(reopen: Opener) -> None:
+    """F-CT-COMMIT-TOKEN-HANDOFF: every one of them is answered, once."""
     log = reopen(wal_shards=1)
     log.create("orders", durability="fsync")
     shard = log._store.shards[0]
@@ -301,6 +303,7 @@ def test_a_reader_of_a_dropped_topic_is_told_so(reopen: Opener) -> None:
 
 
 def test_closing_while_others_work_refuses_them_and_loses_nothing(reopen: Opener) -> None:
+    """F-CT-WRITER-GONE, submit_racing_shutdown_never_strands_a_token."""
     for _ in range(5):
         log = reopen(wal_shards=2, **TINY)
         log.create("orders", durability="disk")

@@ -1,0 +1,234 @@
+"""Faults at the commit point and around it; ids are those of the fault catalogue."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.ledger import read_all
+from tests.crash.life import ROOT, Life
+from topics.format.control import TopicCreate
+from topics.format.frame import Kind, decode_frame, encode_frame
+from topics.format.ops import prepare
+from topics.format.segment import DELETED
+from topics.host.fs import write_all
+from topics.model.errors import TopicsError
+from topics.model.record import Record
+from topics.storage.walfile import WalFile
+from topics.testing.disk import CrashKind, FakeDisk, PowerOff
+
+
+def fsync_store(seed: int = 1, **options: object) -> Life:
+    life = Life(FakeDisk(seed, sector=64), **options)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 3)
+    return life
+
+
+def active(life: Life) -> WalFile:
+    file = life.store.shards[0].file
+    assert file is not None
+    return file
+
+
+def test_one_batch_is_whole_or_absent_wherever_a_cut_comes() -> None:
+    """F-SWEEP-DURABLE-APPEND, F-WAL-CRASH-AFTER-WRITE-PRE-FSYNC, sweep_durable_append_crash_points: every call of one
+    append, twelve ways to tear it; what was synced before stays."""
+    first = fsync_store()
+    before = first.disk.calls
+    first.append("a", 4)
+    calls = first.disk.calls - before
+    assert calls >= 1
+    for nth in range(1, calls + 1):
+        for seed in range(12):
+            life = fsync_store(seed)
+            life.disk.crash_at(life.disk.calls + nth, "power")
+            with pytest.raises(PowerOff):
+                life.append("a", 4)
+            life.power_cut()
+            life.reopen()
+            assert life.seqs("a") in ([1, 2, 3], [1, 2, 3, 4, 5, 6, 7])
+
+
+def test_batch_synced_and_not_acknowledged_is_there_after_a_cut() -> None:
+    """F-WAL-CRASH-AFTER-FSYNC: the machine dies between the sync and the answer."""
+    life = fsync_store()
+    store = life.store
+    done = store.append("a", prepare([{"data": b"4"}, {"data": b"5"}]))
+    shard = store.shards[0]
+    write = shard.take()
+    assert write is not None
+    shard.run(write)
+    assert done.submission is not None
+    assert not done.submission.settled
+    assert [item.seq for item in read_all(store, "a") if isinstance(item, Record)] == [1, 2, 3]
+    life.disk.power_cut(mode="all_lost")
+    life.disk.restart()
+    life.open()
+    assert life.seqs("a") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_stop_that_is_cut_short_loses_nothing(kind: CrashKind) -> None:
+    """F-WAL-CRASH-DURING-SHUTDOWN-DRAIN: at every file call of a clean stop."""
+    nth = 0
+    while True:
+        nth += 1
+        life = fsync_store(nth)
+        life.create("d", durability="disk")
+        life.append("d", 2)
+        life.disk.crash_at(life.disk.calls + nth, kind)
+        try:
+            life.close()
+        except PowerOff:
+            (life.power_cut if kind == "power" else life.kill)()
+            life.reopen()
+            assert life.seqs("a") == [1, 2, 3]
+            continue
+        break
+    assert nth > 10
+
+
+def test_torn_tail_is_cut_by_the_next_start_if_the_first_one_dies_before_it() -> None:
+    """F-REC-CRASH-BEFORE-TRUNCATE, F-REC-CRASH-DURING-REPLAY: at every file call of the start."""
+    nth = 0
+    while True:
+        nth += 1
+        life = fsync_store()
+        file = active(life)
+        life.kill()
+        raw = life.disk.open(file.path, write=True)
+        write_all(raw, file.written, [b"\x30\0\0\0\x01torn"])
+        raw.sync()
+        life.disk.crash_at(life.disk.calls + nth, "power")
+        try:
+            life.open()
+        except PowerOff:
+            life.power_cut()
+            life.reopen()
+            assert life.seqs("a") == [1, 2, 3]
+            assert b"torn" not in life.disk.read(file.path)
+            continue
+        break
+    assert nth > 8
+
+
+def test_cut_among_delete_flags_leaves_each_record_deleted_and_every_frame_valid() -> None:
+    """F-SEG-DELFLIP-CRASH-MID-FLIP: the flag lies outside the checksum; live or deleted, never broken."""
+    nth = 0
+    flagged = 0
+    while True:
+        nth += 1
+        life = fsync_store(nth, segment_max_events=20)
+        assert life.store.checkpoint()
+        life.delete("a", before_seq=3)
+        life.disk.crash_at(life.disk.calls + nth, "power")
+        try:
+            life.store.checkpoint()
+        except PowerOff:
+            life.power_cut()
+            life.reopen()
+            assert life.seqs("a") == [3]
+            assert life.gaps("a") == []
+            data = next(life.disk.read(path) for path in life.disk.files() if path.endswith(".data"))
+            flagged += bytes([DELETED]) in data
+            continue
+        break
+    assert flagged, "some cut came behind a flag"
+
+
+def test_segment_cut_before_its_directory_was_synced_takes_no_record_along() -> None:
+    """F-SEG-CRASH-BEFORE-DIRFSYNC, F-SWEEP-SEGMENT-SEAL: any subset of the new names survives, at every call."""
+    nth = 0
+    while True:
+        nth += 1
+        life = fsync_store(nth, segment_max_events=2)
+        life.append("a", 2, "tagged")
+        life.disk.crash_at(life.disk.calls + nth, "power")
+        try:
+            life.store.checkpoint()
+        except PowerOff:
+            life.power_cut()
+            life.reopen()
+            assert life.seqs("a") == [1, 2, 3, 4, 5]
+            assert life.store.checkpoint()
+            continue
+        break
+    assert nth > 15
+
+
+def test_frames_of_a_topic_that_nobody_created_are_reported_and_never_served() -> None:
+    """F-REC-TOPIC-MISSING-FOR-APPEND: the reference makes the topic with defaults; here its frames are reported."""
+    life = fsync_store()
+    file = active(life)
+    data = life.disk.read(file.path)
+    at = 0
+    while (frame := decode_frame(data, at, len(data))).kind != Kind.TOPIC_CREATE:
+        at = frame.end
+    life.kill()
+    body = TopicCreate("b", TopicCreate.decode(frame.body).config_json).encode()
+    other = encode_frame(Kind.TOPIC_CREATE, frame.topic_id + 8, body, ts=frame.ts, flags=frame.flags)
+    raw = life.disk.open(file.path, write=True)
+    write_all(raw, at, [other])
+    raw.sync()
+    assert frame.end - at == len(other)
+    life.open()
+    assert sorted(life.store.topics) == ["b"]
+    assert any(f"unknown topic {frame.topic_id}" in line for line in life.store.report)
+
+
+def test_snapshot_is_read_from_its_file_and_not_from_an_old_handle() -> None:
+    """F-NFS-CTO-SNAPSHOT-READ: what is there when the store opens counts, whatever was there before."""
+    life = fsync_store()
+    assert life.store.checkpoint()
+    life.append("a", 1)
+    assert life.store.checkpoint()
+    life.kill()
+    newest = max(path for path in life.disk.files() if "/meta/snapshot-" in path)
+    life.disk.corrupt(newest, 40)
+    life.open()
+    assert life.seqs("a") == [1, 2, 3, 4]
+    assert any(newest in line for line in life.store.report)
+
+
+@pytest.mark.parametrize("order", ["wal first", "segments first", "snapshots first"])
+def test_copy_of_the_files_of_a_running_store_opens_to_a_prefix_or_is_refused(order: str) -> None:
+    """3.3 backup taken while running: files are copied one by one while records, deletes and checkpoints go on."""
+    life = Life(segment_max_events=2)
+    life.open()
+    life.create("a", durability="fsync")
+    parts = {"wal": "/wal/", "segments": "/topics/", "snapshots": "/meta/"}
+    first = parts.pop(order.split()[0])
+    copy = FakeDisk(2)
+    for part in (first, *parts.values()):
+        for path in [path for path in life.disk.files() if part in path]:
+            if path in life.disk.files():
+                _put(copy, path, life.disk.read(path))
+        life.append("a", 3)
+        assert life.store.checkpoint()
+        life.append("a", 1)
+        assert life.store.checkpoint()
+    sent = {item.seq: item.raw for item in read_all(life.store, "a") if isinstance(item, Record)}
+    restored = Life(copy)
+    refusal = None
+    try:
+        restored.open()
+    except TopicsError as error:
+        refusal = error.message
+    if refusal is not None:
+        assert ROOT in refusal
+        return
+    found = {item.seq: item.raw for item in read_all(restored.store, "a") if isinstance(item, Record)}
+    assert found.items() <= sent.items()
+    assert sorted(found) == list(range(1, len(found) + 1))
+
+
+def _put(disk: FakeDisk, path: str, data: bytes) -> None:
+    parts = path.split("/")[1:-1]
+    for depth in range(1, len(parts) + 1):
+        above = "/" + "/".join(parts[:depth])
+        if not disk.exists(above):
+            disk.mkdir(above)
+    file = disk.open(path, write=True, create=True)
+    write_all(file, 0, [data])
+    file.sync()
