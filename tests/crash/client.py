@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from random import Random
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from topics.format.ops import prepare
 from topics.model.config import Durability, TopicConfig, make_config
 from topics.model.errors import RecordTooLarge, TopicFull, TopicNotFound
 from topics.model.record import Record
+from topics.storage.append import shares_submission
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.testing.oracle import Instance, Oracle, Step, Violation
@@ -207,6 +210,9 @@ class Client:
         prepared = prepare(batch)
         if self._is_queue(name):
             prepared.delays = self.workers.delays(len(batch))
+        requests = self._requests(name, batch, key)
+        if len(requests) > 1:
+            prepared.ends = struct.pack(f"<{len(requests)}I", *accumulate(map(len, requests)))
         try:
             done = self.store.append(name, prepared, key)
         except TopicNotFound:
@@ -241,10 +247,25 @@ class Client:
             raise Violation(f"append to {name!r} got seq {done.first_seq} again; {instance.handed} was acknowledged")
         if done.ts < max(state.last_ts, now):
             raise Violation(f"append to {name!r} at {now} got the time {done.ts} behind {state.last_ts}")
-        records = [sent(record, done.first_seq + i, done.ts) for i, record in enumerate(batch)]
-        self.note_append(instance, Appended(records, key), done.submission)
+        seq = done.first_seq
+        for request in requests:
+            records = [sent(record, seq + i, done.ts) for i, record in enumerate(request)]
+            self.note_append(instance, Appended(records, key), done.submission)
+            seq += len(request)
         self.counts["append"] += 1
+        if len(requests) > 1:
+            self.counts["append together"] += 1
         return done.submission
+
+    def _requests(self, name: str, batch: list[dict[str, Any]], key: str | None) -> list[list[dict[str, Any]]]:
+        """The batch, or now and then what two callers sent at about the same time: each whole or absent by itself."""
+        topic = self.store.topics.get(name)
+        if key is not None or topic is None or len(batch) < 2 or self.serial % 3:
+            return [batch]
+        if self._is_queue(name) or not shares_submission(topic.ordered.config):
+            return [batch]
+        cut = 1 + self.serial % (len(batch) - 1)
+        return [batch[:cut], batch[cut:]]
 
     def note_append(self, instance: Instance, change: Appended, token: Submission | None) -> None:
         """Tell the oracle of records that were handed out, once what their eviction takes is as it should be."""

@@ -59,6 +59,7 @@ EXPECTED = (
     "snapshot fallback over a seal",
     "snapshot fallback over a drop",
     "reshard there and back",
+    "append together",
     "tear inside a batch",
     "re-create on another shard",
     "class change",
