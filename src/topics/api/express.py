@@ -9,13 +9,14 @@ ordered: whatever there is to say about it is said there, to each by itself.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from topics.api.auth import ANYONE, Key, Slots
 from topics.api.call import JSON
 from topics.api.http import Response, Rider
 from topics.api.known import Known
-from topics.api.problems import told
+from topics.api.problems import fault, told
 from topics.api.render import start_of
 from topics.api.service import Service
 from topics.format.ops import Gather, render_ack
@@ -25,6 +26,8 @@ from topics.storage.append import Append, shares_submission
 
 if TYPE_CHECKING:
     from topics.model.config import TopicConfig
+
+log = logging.getLogger("topics.api")
 
 _CONVOY_BYTES_MAX = 1024 * 1024
 _SPARES_MAX = 64
@@ -83,17 +86,32 @@ class Convoy:
         prepared = self.gather.take()
         if not self.tickets:
             return None
+        failed = False
         try:
             self._append = self._service.broker.append_together(self._name, prepared, self)
         except TopicsError:
             pass  # the usual way finds it again, and the words for it
+        except Exception:
+            # Our own mistake; how far it got is not known, so nobody may try again.
+            log.exception("appends to %s failed", self._name)
+            failed = True
         if self._append is not None:
             return self._append.topic.shard
-        tickets, self.tickets = self.tickets, []
-        for rider, express, known, data, start, _, _ in tickets:
+        for rider, express, known, data, start, _, _ in self.tickets:
             express.give_slot()
-            rider.sent_back(known, data, start)
+            try:
+                if failed:
+                    rider.arrived_late(known, fault())
+                else:
+                    rider.sent_back(known, data, start)
+            except Exception as trouble:
+                self._undelivered(trouble)
         return None
+
+    def _undelivered(self, trouble: Exception) -> None:
+        """Of one of them: the others get their answers."""
+        context = {"message": "an answer was not delivered", "exception": trouble}
+        self._service.loop.call_exception_handler(context)
 
     def release(self) -> None:
         """By the store, under its lock."""
@@ -138,9 +156,8 @@ class Convoy:
                     rider.arrived(
                         render_ack(start, topic, first, count, express.seqs, False, False, synced, waited, spent)
                     )
-            except Exception as trouble:  # of one of them: the others get their answers
-                context = {"message": "an answer was not delivered", "exception": trouble}
-                self._service.loop.call_exception_handler(context)
+            except Exception as trouble:
+                self._undelivered(trouble)
             first += count
 
 

@@ -293,6 +293,25 @@ def test_answer_that_cannot_be_written_keeps_no_other_from_its_own(tmp_path: Pat
     in_place(tmp_path / "s", body)
 
 
+def test_mistake_of_our_own_is_told_to_every_rider_and_tried_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a mistake")
+
+    async def body(place: Place) -> None:
+        links = await place.warmed("t", "fsync", 3)
+        monkeypatch.setattr(Broker, "append_together", broken)
+        for link in links:
+            link.send(posted("t", ONE))
+        for link in links:
+            assert (await link.all())[-1].startswith(b"HTTP/1.1 500 ")
+        assert place.store.topics["t"].head == 4
+
+    in_place(tmp_path / "s", body)
+    assert "a mistake" in caplog.text
+
+
 def test_slots_of_a_key_are_held_by_express_and_given_back(tmp_path: Path) -> None:
     options = AppOptions(keyring=parse_keys("secret"), max_inflight_per_key=2)
     key = b"authorization: Bearer secret"
