@@ -26,7 +26,7 @@ from topics.storage.wal import Shard
 
 T = TypeVar("T")
 
-_INLINE_BYTES_MAX = 256 * 1024
+_INLINE_BYTES_MAX = 1024 * 1024
 """A larger write keeps the loop from others for longer than a thread hop would."""
 _QUICK_SYNC_NS = 1_000_000
 """Slower syncs go to the writer thread: whoever only reads would be kept waiting by them."""
@@ -189,7 +189,7 @@ class Pump:
             return
         self.committer.lead(shard, write)
         ended = now_ns()
-        self._pace(write).took(ended, ended - begun)
+        self._pace(write).took(ended, ended - begun - size_of(write))
         self.committer.nudge(shard)
         if shard.queue:
             self.write_soon(shard)
@@ -200,7 +200,7 @@ class Pump:
     def _in_place(self, write: Write, now_ns: int) -> bool:
         if write.rotation is not None or (write.sync and self.committer.is_disk_busy):
             return False
-        if sum(submission.size for submission in write.submissions) > _INLINE_BYTES_MAX:
+        if size_of(write) > _INLINE_BYTES_MAX:
             return False
         return self._pace(write).is_quick(now_ns)
 
@@ -209,7 +209,7 @@ class Pump:
         if write.rotation is not None:
             return False
         pace, now_ns = self._pace(write), self.store.clock.monotonic_ns()
-        pace.took(now_ns, spent_ns)
+        pace.took(now_ns, spent_ns - size_of(write))
         return pace.is_quick(now_ns)
 
     # -- waking ----------------------------------------------------------------------------------------------------
@@ -401,6 +401,12 @@ class _Run(Later, Generic[T]):
             return
         if done:
             self._tell(self.value)  # type: ignore[arg-type]
+
+
+def size_of(write: Write) -> int:
+    """Its bytes, which are about the nanoseconds that they take a disk by themselves."""
+    submissions = write.submissions
+    return submissions[0].size if len(submissions) == 1 else sum(submission.size for submission in submissions)
 
 
 class _Writer:
