@@ -93,26 +93,32 @@ def bare_pwritev(path: Path, frames: bytes, seconds: float, sync_s: float = 0.01
 
 def bench_append(root: str | None, seconds: float) -> list[Row]:
     frames = bytes(prepare(BATCH).frames)
-    with directory(root) as path:
-        bare = statistics.median(bare_pwritev(path, frames, seconds / 6) for _ in range(3))
+
+    def measure_bare() -> list[float]:
+        with directory(root) as path:
+            return [bare_pwritev(path, frames, seconds / 8) for _ in range(2)]
+
+    bare = measure_bare()
     with directory(root) as path, topics.open(path) as log:
         log.create("events", durability="disk")
         count, checkpoints = 0, set()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         while (now := time.perf_counter()) - start < seconds:
             for _ in range(50):
                 log.append("events", BATCH)
             count += 50_000
             checkpoints.add(log._store.snapshots.next_id)
-        elapsed = now - start
+        elapsed, busy = now - start, time.process_time() - busy
         left = sum(shard.wal_bytes for shard in log._store.shards)
         per_checkpoint = count * len(frames) / 1000 / max(len(checkpoints), 1)
+    floor = statistics.median(bare + measure_bare())  # before and after, because neighbours come and go
     rate = count / elapsed
     return [
         ("append 1000 x 100 B, disk, one caller", rate / 1e6, "M records/s", ">= 2"),
         ("  the same in WAL bytes", rate * len(frames) / 1e9, "MB/s", ""),
-        ("  bare pwritev, same cadence", bare, "MB/s", ""),
-        ("  ratio to bare", rate * len(frames) / 1e9 / bare, "x", ">= 0.20"),
+        ("  CPU of all its threads", busy / count * 1e9, "ns/record", ""),
+        ("  bare pwritev, same cadence", floor, "MB/s", ""),
+        ("  ratio to bare", rate * len(frames) / 1e9 / floor, "x", ">= 0.20"),
         ("  checkpoints during the run", len(checkpoints) - 1, "", ">= 1"),
         ("  WAL left over / WAL per checkpoint", left / per_checkpoint, "x", "<= 2"),
     ]

@@ -69,6 +69,9 @@ OPEN_MAPPINGS: Final = 16_384
 """Mapped segment files, least recently used out first. A mapping holds no descriptor, only address space and one of the
 65,530 mappings that Linux gives a process."""
 
+FRESH_BYTES: Final = 256 * 1024 * 1024
+"""Sealed segments that stay in memory because they are new; older ones stay only if somebody reads them."""
+
 HOLE_RUN: Final = 4096
 """A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""
 

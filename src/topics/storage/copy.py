@@ -300,7 +300,7 @@ class TopicCopy:
         if data_file.size() > active.data_len:
             data_file.truncate(active.data_len)
         self._sync_soon(idx_file)
-        self._sync_soon(data_file)
+        self._sync_soon(data_file, active.data_len)
         self.touched.discard(active.first_seq)
         active.idx_xxh3 = xxh3_64(entries)
         active.sealed = True
@@ -335,12 +335,17 @@ class TopicCopy:
 
     # -- making it count --------------------------------------------------------------------------------------------
 
-    def _sync_soon(self, file: File) -> None:
-        """Sync a file before the next `_wait_syncs` returns."""
+    def _sync_soon(self, file: File, sealed_size: int = 0) -> None:
+        """Sync a file before the next `_wait_syncs` returns. With a size it is the `.data` of a pair being sealed."""
         if self.tools.pool is None:
-            file.sync()
+            self._sync_file(file, sealed_size)
         else:
-            self.syncs.append(self.tools.pool.submit(file.sync))
+            self.syncs.append(self.tools.pool.submit(self._sync_file, file, sealed_size))
+
+    def _sync_file(self, file: File, sealed_size: int) -> None:
+        file.sync()
+        if sealed_size:
+            self.tools.handles.written(file, sealed_size)
 
     def _wait_syncs(self) -> None:
         """Raise the first failure; nothing that was to be synced counts then."""

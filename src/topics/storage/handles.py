@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from topics.format.checksum import xxh3_64
 from topics.format.ops import SEGMENT_LAYOUT, rebuild_idx, verify
@@ -28,7 +29,7 @@ _HOLE_FLAG = 4
 
 
 class Handles:
-    __slots__ = ("_files", "_fs", "_indexes", "_known", "_lock", "_maps", "absent")
+    __slots__ = ("_files", "_fresh", "_fresh_bytes", "_fs", "_indexes", "_known", "_lock", "_maps", "absent")
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
@@ -38,6 +39,9 @@ class Handles:
         self._indexes: OrderedDict[str, TagIndex] = OrderedDict()
         self._known: dict[str, int] = {}
         """By path, the hash of each `.idx` that was proven in this life."""
+        self._fresh: deque[tuple[str, int]] = deque()
+        self._fresh_bytes = 0
+        """The newest sealed `.data` files, which stay in memory even if nobody reads them."""
         self.absent: set[str] | None = None
         """While the WAL is replayed: `.data` files that were asked for and are not there. A pair may have been dropped
         since the snapshot that lists it; whether it was is known when all is replayed. None = an absent one raises."""
@@ -69,6 +73,24 @@ class Handles:
             raise
         except OSError as error:
             raise unreadable(path, error) from error
+
+    def written(self, file: File, size: int) -> None:
+        """A `.data` file was sealed and synced. Readers come for the newest; of older ones those that nobody mapped
+        give their memory back, so that writing fast does not fill the machine's memory with bytes nobody asked for."""
+        old: list[str] = []
+        with self._lock:
+            self._fresh.append((file.path, size))
+            self._fresh_bytes += size
+            while self._fresh_bytes > limits.FRESH_BYTES:
+                path, gone = self._fresh.popleft()
+                self._fresh_bytes -= gone
+                if path not in self._maps:
+                    old.append(path)
+        for path in old:
+            with suppress(OSError):
+                unread = self._fs.open(path)
+                unread.uncache()
+                unread.close()
 
     def data(self, segment: Segment) -> memoryview:
         """The bytes of a sealed segment. Shorter than promised if the file is: readers check every frame's bounds."""
