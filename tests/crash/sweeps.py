@@ -26,6 +26,7 @@ ERRORS = {
     "list": ("EIO",),
     "lock": ("EIO",),
     "map": ("EIO",),
+    "uncache": ("EIO",),
     "dsync": (),
     "allocate": (),
 }

@@ -36,6 +36,7 @@ CALLS: Final = (
     "list",
     "lock",
     "map",
+    "uncache",
 )
 """The classes of calls. A write with `dsync` is a write, a sync and a dsync; rmdir is a remove."""
 

@@ -35,6 +35,7 @@ USES: dict[str, Callable[[Fs], object]] = {
     "list": lambda fs: fs.list("/"),
     "lock": lambda fs: fs.lock("/lock"),
     "map": lambda fs: fs.open("/a").map(),
+    "uncache": lambda fs: fs.open("/a").uncache(),
 }
 
 
