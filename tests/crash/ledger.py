@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tests.crash.staged_ledger import StagedLedger
 from topics.model.config import Durability
 from topics.model.record import Gap, Record
 from topics.storage.reader import FrameBatch, fetch, plan
@@ -96,6 +97,7 @@ def _matches(tag: str | None, wanted: str) -> bool:
 class Ledger:
     def __init__(self) -> None:
         self.topics: dict[int, TopicLedger] = {}
+        self.staged = StagedLedger()
 
     def check(self, store: Store, crash: Crash) -> None:
         """The store was opened after `crash`: hold it against everything that was said before."""
@@ -112,6 +114,7 @@ class Ledger:
             _check_topic(store, told, crash)
         names = [told.name for told in self.topics.values()]
         assert len(names) == len(set(names)), f"two topics share a name: {names}"
+        self.staged.check(store)
 
     def check_live(self, store: Store) -> None:
         """No crash since: a reader sees every acked record that nobody deleted."""

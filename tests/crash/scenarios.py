@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.crash.life import Life
+from tests.crash.staged_life import StagedLife
 
 Step = Callable[[Life], None]
 
@@ -59,6 +60,27 @@ def wait(ms: int) -> Step:
 
 def sweep(name: str) -> Step:
     return lambda life: life.sweep(name)
+
+
+def stage(name: str, txn: str, part: str, count: int = 1) -> Step:
+    def step(life: Life) -> None:
+        StagedLife(life).put(name, txn, part, count)
+
+    return step
+
+
+def commit(txn: str, topics: dict[str, list[tuple[str, int]]]) -> Step:
+    def step(life: Life) -> None:
+        StagedLife(life).commit(txn, topics)
+
+    return step
+
+
+def abort(name: str, txn: str) -> Step:
+    def step(life: Life) -> None:
+        StagedLife(life).abort(name, txn)
+
+    return step
 
 
 def checkpoint(life: Life) -> None:
@@ -256,5 +278,53 @@ SCENARIOS = [
             append("a", 1),
             checkpoint,
         ],
+    ),
+    Scenario(
+        "stage_and_commit",
+        [create("a", durability="fsync"), append("a", 1)],
+        [
+            stage("a", "t1", "p0", 2),
+            stage("a", "t1", "p1"),
+            commit("t1", {"a": [("p0", 2)]}),
+            append("a", 1),
+            commit("t1", {"a": [("p0", 2)]}),
+            checkpoint,
+            checkpoint,
+        ],
+    ),
+    Scenario(
+        "commit_over_several_topics",
+        [
+            create("a", durability="fsync"),
+            create("b"),
+            append("b", 1),
+            stage("a", "app@1", "p0"),
+            stage("b", "app@1", "p0", 2),
+        ],
+        [commit("app@1", {"a": [("p0", 1)], "b": [("p0", 2)]}), append("b", 1), checkpoint],
+        {"wal_shards": 3},
+    ),
+    Scenario(
+        "abort_of_staged_parts",
+        [create("a", durability="fsync"), stage("a", "t1", "p0"), stage("a", "t1", "p1")],
+        [abort("a", "t1"), stage("a", "t1", "p0"), commit("t1", {"a": [("p0", 1)]})],
+    ),
+    Scenario(
+        "recovery_of_staged_parts",
+        [
+            create("a", durability="fsync"),
+            create("b"),
+            stage("a", "t1", "p0", 2),
+            commit("t1", {"a": [("p0", 2)]}),
+            checkpoint,
+            stage("a", "t2", "p0"),
+            stage("b", "t2", "p0"),
+            commit("t2", {"a": [("p0", 1)], "b": [("p0", 1)]}),
+            stage("a", "t3", "p0"),
+            append("a", 1),
+        ],
+        [],
+        {"wal_shards": 2},
+        warm=False,
     ),
 ]

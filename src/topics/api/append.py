@@ -108,17 +108,24 @@ Body = TypeVar("Body", bound=AppendIn)
 
 
 def read_records(call: Call, most: int) -> Prepared:
-    """The records of a body in any of the three forms, at most `most`; maybe none."""
+    """The records of a body in any of the three forms, at most `most`; maybe none. None of them may be delayed."""
     kind = call.content_type()
+    batch: Prepared | None = None
     if kind.startswith(JSON):
         body, checked, batch = read_body(call.body, AppendIn, most)
-        return batch or _prepare(body.records, body.node, checked, most, None, least=0)
-    if not kind.startswith((NDJSON, ARROW)):
+        records, node = body.records, body.node
+    elif kind.startswith((NDJSON, ARROW)):
+        records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
+        checked, node = True, call.query.get("node") or None
+    else:
         raise UnsupportedMediaType(
             "send records as application/json, application/x-ndjson or application/vnd.apache.arrow.stream"
         )
-    records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
-    return _prepare(records, call.query.get("node") or None, True, most, None, least=0)
+    if batch is None:
+        batch = _prepare(records, node, checked, most, None, least=0)
+    if batch.delays:
+        raise InvalidRequest("a staged record has no 'delay_ms': when it is committed is when it is there")
+    return batch
 
 
 def read_body(

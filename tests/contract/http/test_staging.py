@@ -114,6 +114,15 @@ def test_ephemeral_topic_takes_no_parts(api: Api, topic: str) -> None:
     assert stage(api, topic, "t1", "p0", 1).problem == (400, "invalid_request")
 
 
+def test_queue_takes_staged_jobs_and_no_delays(api: Api, topic: str) -> None:
+    api.put(topic, type="queue")
+    assert stage(api, topic, "t1", "p0", {"data": 1, "delay_ms": 5}).problem == (400, "invalid_request")
+    stage(api, topic, "t1", "p0", "job", "job 2")
+    commit(api, topic, "t1", "p0")
+    claimed = api.call("POST", f"/v0/topics/{topic}/claim", {"node": "n", "max": 5}).json
+    assert [job["data"] for job in claimed["claimed"]] == ["job", "job 2"]
+
+
 def test_part_has_a_ceiling_of_its_own(api: Api, topic: str) -> None:
     body = b'{"records":[{"data":"' + b"x" * (limits.PART_BYTES + 1) + b'"}]}'
     reply = api.call("PUT", f"/v0/topics/{topic}/staged/t/p", body, {"content-type": "application/json"})
