@@ -18,7 +18,7 @@ from topics.rules.txns import parse_txn
 from topics.storage.partfile import load_part
 from topics.storage.stagecommit import Commit, Verdict, Wanted, find_parts, order_commit
 from topics.storage.staging import begin_put, end_put, known_commit, stages_of
-from topics.testing.disk import PowerOff
+from topics.testing.disk import FakeDisk, PowerOff
 from topics.testing.faults import Fault
 
 
@@ -99,9 +99,10 @@ def test_commit_makes_a_checkpoint_due_by_the_bytes_it_has_to_copy() -> None:
     assert life.store.checkpoint_due()
 
 
-def test_part_left_by_a_kill_lasts_before_a_commit_may_name_it() -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_part_left_by_a_kill_lasts_before_a_commit_may_name_it(seed: int) -> None:
     """The process dies between the rename of a part and the sync of its folder; the next life sees the part."""
-    life = Life()
+    life = Life(FakeDisk(seed, sector=64))
     life.open()
     life.create("a", durability="fsync")
     users = StagedLife(life)

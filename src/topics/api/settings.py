@@ -165,7 +165,7 @@ class StagingOptions:
     staged_max_bytes: int = 10 * 1024 * MIB
     """Bytes of all open stages together. Larger lets slow sinks fill the disk."""
     staged_ttl_ms: int = 86_400_000
-    """An open stage is dropped this long after its last part."""
+    """An open stage is dropped this long after its last part; a restart begins this time anew."""
     txn_memory_ms: int = 7 * 86_400_000
     """How long a committed transaction without a version is remembered; a repeat later than this appends again."""
 

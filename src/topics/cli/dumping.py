@@ -22,9 +22,9 @@ from topics.format.manifest import decode_manifest
 from topics.format.ops import find_frames
 from topics.format.snapshot import decode_snapshot
 from topics.format.tags import TagIndex
-from topics.storage.paths import segment_first, snapshot_number, wal_number
+from topics.storage.paths import part_number, segment_first, snapshot_number, wal_number
 
-Kind = Literal["wal", "data", "idx", "tags", "manifest", "snapshot", "current", "text"]
+Kind = Literal["wal", "data", "idx", "tags", "part", "manifest", "snapshot", "current", "text"]
 Reason = Literal["end", "zeros", "damage", "limit"]
 Parts = Iterator["dict[str, Any] | Stop"]
 
@@ -78,6 +78,8 @@ def kind_of(path: str) -> Kind:
     if segment_first(name) is not None:
         suffixes: dict[str, Kind] = {"data": "data", "idx": "idx", "tags": "tags"}
         return suffixes[name.rpartition(".")[2]]
+    if part_number(name) is not None:
+        return "part"
     names: dict[str, Kind] = {"MANIFEST": "manifest", "CURRENT": "current"}
     return names.get(name, "text")
 
@@ -88,6 +90,8 @@ def parts_of(kind: Kind, view: memoryview, offset: int, *, full: bool, past_dama
             yield from _frames(view, offset, full, past_damage)
         case "data":
             yield from _segment_frames(view, offset, full)
+        case "part":
+            yield from _part(view, offset, full)
         case "idx":
             yield from _entries(view, offset)
         case "tags":
@@ -186,6 +190,18 @@ def _segment_frames(view: memoryview, at: int, full: bool) -> Parts:
         } | _record(found.flags, found.node, found.tag, found.body, full)
         at = found.end
     yield _after(view, at)
+
+
+def _part(view: memoryview, at: int, full: bool) -> Parts:
+    """The head of a staged part, and its records, which have no seq yet."""
+    try:
+        head = staged.decode_head(bytes(view[: staged.HEADER_MAX]))
+    except BadBody as error:
+        yield Stop(0, "damage", str(error))
+        return
+    if not at:
+        yield {"offset": 0, "what": "part", **_plain(head)}
+    yield from _segment_frames(view, max(at, head.size), full)
 
 
 def _entries(view: memoryview, at: int) -> Parts:

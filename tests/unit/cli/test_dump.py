@@ -11,6 +11,8 @@ import topics as package
 from tests.unit.cli.conftest import Command
 from topics.cli.dumping import BODIES, kind_of
 from topics.format import frame
+from topics.format.ops import prepare, stage_frames
+from topics.storage.partfile import head_for
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,17 @@ def test_segment_parts_are_printed(topics: Command, data: Path) -> None:
     assert records[1]["deleted"] is None
     (tag, end) = topics("dump", str(file_of(data, "seg-*.tags")), "--json").lines
     assert (tag["tag"], tag["records"], end["stop"]["reason"]) == ("eu", 2, "end")
+
+
+def test_staged_part_is_printed(topics: Command, tmp_path: Path) -> None:
+    prepared = prepare([{"data": 1, "tag": "eu"}, {"data": 2}])
+    frames = stage_frames(prepared.frames, prepared.entries, 2)
+    path = tmp_path / "0000000000000001.part"
+    path.write_bytes(head_for("app@1", "p0", 2, frames).encode() + frames)
+    head, first, second, end = topics("dump", str(path), "--json").lines
+    assert (head["what"], head["txn"], head["part"], head["count"]) == ("part", "app@1", "p0", 2)
+    assert (first["seq"], first["tag"], second["seq"], end["stop"]["reason"]) == (0, "eu", 0, "end")
+    assert "DAMAGE" in topics("dump", damaged(tmp_path, path, 0, cut=10)).out
 
 
 def test_metadata_files_are_printed(topics: Command, data: Path) -> None:
