@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -360,6 +361,55 @@ def test_topics_that_have_committed_answer_what_they_had(api: Api, topic: str) -
     done = commit_all(api, "t1", {one: ["p0"], other: ["p0"]}).json
     assert done["repeated"] is False
     assert (data_of(api, one), data_of(api, other)) == ([one], [other])
+
+
+def test_commits_of_one_transaction_at_once_append_it_once(engine: Engine, topic: str) -> None:
+    api = Api(InProcess(engine))
+    names = [f"{topic}.{letter}" for letter in "ab"]
+    with ThreadPoolExecutor(8) as pool:
+        for round_number in range(5):
+            txn = f"app@{round_number}"
+            parts = {name: ["p0"] for name in names}
+            list(pool.map(lambda name, txn=txn: stage(api, name, txn, "p0", txn), names * 4))
+            done = list(pool.map(lambda _, txn=txn, parts=parts: commit_all(api, txn, parts), range(8)))
+            assert sorted(reply.json["repeated"] for reply in done) == [False] + [True] * 7
+            assert len({str(reply.json["topics"]) for reply in done}) == 1
+            aborts = list(pool.map(lambda name, txn=txn: api.call("DELETE", f"/v0/topics/{name}/staged/{txn}"), names))
+            assert [reply.json["aborted"] for reply in aborts] == [False, False]
+    for name in names:
+        assert data_of(api, name) == [f"app@{number}" for number in range(5)]
+
+
+def test_appends_and_checkpoints_go_on_beside_commits(engine: Engine, topic: str) -> None:
+    api = Api(InProcess(engine))
+    names = [f"{topic}.{letter}" for letter in "abc"]
+    for name in names:
+        api.put(name, durability="fsync")
+
+    def sink(worker: int) -> None:
+        for number in range(6):
+            txn = f"w{worker}-{number}"
+            for name in names:
+                assert stage(api, name, txn, "p0", txn, txn).status == 201
+            assert commit_all(api, txn, {name: ["p0"] for name in names}).json["repeated"] is False
+
+    def writer(name: str) -> None:
+        for number in range(20):
+            assert api.append(name, f"plain {number}").status == 200
+
+    with ThreadPoolExecutor(8) as pool:
+        work = [pool.submit(sink, worker) for worker in range(3)] + [pool.submit(writer, name) for name in names]
+        checks = [pool.submit(api.call, "POST", "/v0/admin/checkpoint") for _ in range(4)]
+        for one in work:
+            one.result()
+        assert all(check.result().status == 200 for check in checks)
+    for name in names:
+        found = data_of(api, name)
+        assert len(found) == 20 + 3 * 6 * 2
+        assert [one for one in found if one.startswith("plain")] == [f"plain {number}" for number in range(20)]
+        for worker in range(3):
+            mine = [one for one in found if one.startswith(f"w{worker}-")]
+            assert mine == [f"w{worker}-{number}" for number in range(6) for _ in range(2)]
 
 
 # -- state and aborts --------------------------------------------------------------------------------------------------
