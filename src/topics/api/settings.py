@@ -163,7 +163,7 @@ class StagingOptions:
     """Bounds of the staged append."""
 
     staged_max_bytes: int = 10 * 1024 * MIB
-    """Bytes of all open stages together. Larger lets slow sinks fill the disk."""
+    """Bytes of all open stages together; 0 = no limit. Larger lets slow sinks fill the disk."""
     staged_ttl_ms: int = 86_400_000
     """An open stage is dropped this long after its last part; a restart begins this time anew."""
     txn_memory_ms: int = 7 * 86_400_000

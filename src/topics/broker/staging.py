@@ -249,7 +249,8 @@ class Staged:
             topic = self.store.topic(name)
             stages = stages_of(topic)
             known = {row.txn for row in stages.memory.rows()} | stages.open.keys()
-            names, following = page_of(known, prefix, after, size, lambda _: True)
+        names, following = page_of(known, prefix, after, size, lambda _: True)  # there may be very many: not locked
+        with self.store.lock:
             states = [_state(topic, parse_txn(txn)) for txn in names]
         return [state for state in states if state is not None], following
 

@@ -50,6 +50,8 @@ class CopyTools:
     """Where syncs run beside the copying; None = in place."""
 
     def mapped(self, source: Source) -> memoryview:
+        if isinstance(source, PartSource):  # read once, and there may be more of them than a process may keep open
+            return source.map()
         view = self.maps.get(source.path)
         if view is None:
             view = self.maps[source.path] = source.map()

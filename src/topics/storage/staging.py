@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from topics.storage.topic import Topic
 
 
+_UNLINK_MAX = 1000
 _TEND_NS = 5_000_000_000
 """How often stages are looked at: they live for hours."""
 
@@ -92,7 +93,7 @@ class Staging:
     """All stages of a store. Under the store's lock, but for the unlinking itself."""
 
     bytes_max: int = 10 << 30
-    """Of the files of all open stages together."""
+    """Of the files of all open stages together; 0 = no limit."""
     ttl_ms: int = 86_400_000
     """An open stage goes so long after its last part."""
     memory_ms: int = 7 * 86_400_000
@@ -139,7 +140,8 @@ class Staging:
             self.verdicts = [row for row in self.verdicts if _may_be_met(row, older)]
 
     def release(self, store: Store) -> None:
-        """Unlink what nobody needs, without the lock but for short moments. What will not go is tried again."""
+        """Unlink what nobody needs, without the lock but for short moments: so many at a time that checkpoints are not
+        kept waiting. What will not go is tried again."""
         older = store.snapshots.older
         with store.lock:
             doomed = list(self.doomed)
@@ -147,7 +149,7 @@ class Staging:
         if not doomed and not spent:
             return
         paths = [path for _, path in doomed] + [item.path for item in spent]
-        gone = unlink(store.fs, store, paths)
+        gone = unlink(store.fs, store, paths[:_UNLINK_MAX])
         with store.lock:
             self.doomed = [item for item in self.doomed if item[1] not in gone]
             self.spent = [item for item in self.spent if item.path not in gone]
@@ -162,7 +164,7 @@ class Staging:
             topics = [topic for topic in topics if topic.stages is not None]
             with store.lock:
                 self.expire(store, topics)
-        if self.doomed:
+        if self.has_leftovers:
             self.release(store)
 
     def expire(self, store: Store, topics: Iterable[Topic] | None = None) -> int:
@@ -264,7 +266,7 @@ def begin_put(store: Store, topic: Topic, head: PartHead) -> Put | Part | Commit
     if stage is not None and len(stage.parts) >= limits.PARTS_PER_TXN:
         raise StageFull(f"transaction {head.txn!r} has {limits.PARTS_PER_TXN} parts, the most one may have")
     part = Part(stages.next_number, f"{folder_of(topic.directory)}/{part_name(stages.next_number)}", head)
-    if staging.bytes + part.size > staging.bytes_max:
+    if staging.bytes_max and staging.bytes + part.size > staging.bytes_max:
         raise StageFull(
             f"open stages may hold {staging.bytes_max} bytes; commit or abort some, or raise staged_max_bytes",
             limit="staged_max_bytes",
