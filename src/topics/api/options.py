@@ -51,6 +51,9 @@ class TransportOptions:
     write_high: int = 256 * KIB
     """Unsent bytes of one connection beyond which `Sink.drain` waits and reading pauses."""
 
+    kernel_unsent_max: int = 128 * KIB
+    """Bytes of a stream or WebSocket that the kernel takes ahead of what the peer's window lets it send."""
+
     ws_frame_max: int = 16 * MIB
     ws_message_max: int = 64 * MIB
     ws_waiting_max: int = 64

@@ -272,6 +272,7 @@ class Pipeline:
                 self._end(False)
             self._pump()
 
+        self._connection.expect_stream()
         self._sink = sink = Http1Sink(self._connection, chunked, ended)
         if self._out:
             # The stream writes past the cork: what came before it goes out first.

@@ -213,6 +213,13 @@ class Connection(asyncio.Protocol):
             self._last_taken = self.written - self.transport.get_write_buffer_size()
         return self._last_taken
 
+    def expect_stream(self) -> None:
+        """What follows may go on for ever to a peer that reads slowly or not at all: the kernel, too, is to hold little
+        of it. Otherwise it would take megabytes for each, and what it took counts as handed over."""
+        handle = self.transport.get_extra_info("socket")
+        if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
+            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self.options.kernel_unsent_max)
+
     def _set_marks(self) -> None:
         high = self.options.write_high
         if not self.transport.is_closing():

@@ -61,6 +61,7 @@ class WebSocketSession:
             self._connection.close()
             return
         frames.send_response(response)
+        self._connection.expect_stream()
         self._flush()
         self._task = self._connection.loop.create_task(self._run(answer))
         self._connection.run(self._task)
