@@ -14,6 +14,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     server = ServerProcess(
         tmp_path_factory.mktemp("live"), TOPICS_TEST_MIN_HEARTBEAT_MS="40", TOPICS_WRITE_STALL_MS="1500"
     )
+    server.shared = True
     place = Place(server)
     yield place
     place.close()
