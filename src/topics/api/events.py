@@ -69,20 +69,22 @@ def shutdown_data() -> bytes:
 class Rendered:
     """One read of one topic, and its bytes in every form that somebody asked for."""
 
-    __slots__ = ("_block", "_data", "_first", "_messages", "_name", "from_seq", "page")
+    __slots__ = (
+        "_block", "_data", "_first", "_messages", "_name", "caught_up", "cursor", "from_seq", "page", "says_something",
+    )  # fmt: skip
 
     def __init__(self, page: Page, from_seq: int) -> None:
         self.page = page
         self.from_seq = from_seq
+        self.cursor = page.next_from_seq
+        """Where the reader stands behind it."""
+        self.caught_up = page.caught_up
+        self.says_something = page.count > 0 or page.tombstone is not None
         self._name = msgspec.json.encode(page.topic)
         self._data: dict[tuple[Kind, bool], bytes] = {}
         self._block: Block | None = None
         self._first: Block | None = None
         self._messages: tuple[bytes, int] | None = None
-
-    @property
-    def says_something(self) -> bool:
-        return self.page.count > 0 or self.page.tombstone is not None
 
     def block(self, first: bool) -> Block:
         """For a session of this topic alone. Only for a page that says something, or on which `caught-up` is due."""

@@ -84,7 +84,9 @@ class Sink(Protocol):
         """Queue a piece. The caller watches `buffered` and does not queue without bound."""
         ...
 
-    def write_frames(self, frames: Frames) -> None: ...
+    def write_frames(self, frames: Frames) -> int:
+        """Queue them; where they end, as `written` would say."""
+        ...
 
     @property
     def written(self) -> int:

@@ -36,22 +36,21 @@ SAFE_S: Final = 0.01
 """How often a reader that waits for syncs looks again: a sync tells nobody whose records it made safe."""
 
 
+Standing = tuple[View, int, int | None]
+"""What a reader wants and where it is: its view, its cursor, and the instance of the topic that the cursor belongs to
+if that is another one. Readers who agree in it get the same bytes."""
+
+
 class Reader(Protocol):
     """One reader of one topic, as the hub sees it."""
 
     view: View
     open: bool
 
-    @property
-    def cursor(self) -> int: ...
-
-    @property
-    def epoch(self) -> int | None:
-        """The instance its cursor belongs to."""
-        ...
+    def standing(self) -> Standing: ...
 
     def ready(self) -> bool:
-        """Is there room for more? If not, it asks to `go_on` itself when there is."""
+        """Is there room for more? If not, it asks to `go_on` itself when there is. Asked before a page is read."""
         ...
 
     def take(self, rendered: Rendered) -> bool:
@@ -110,7 +109,7 @@ class Channel:
         """Those who may not; some have closed meanwhile."""
         self.listening = False
         self.version = (-1, -1, -1)
-        self.shared: dict[tuple[View, int, int | None], Rendered] = {}
+        self.shared: dict[Standing, Rendered] = {}
         """Pages of the present version."""
         self.unsafe_soon = False
 
@@ -247,28 +246,29 @@ class Hub:
             channel.version = version
             channel.shared.clear()
         self.broker.clocks.read(topic, self.broker.clock.now_ms())
-        behind, reads = channel.behind, READS
+        behind, resting, shared, reads = channel.behind, channel.resting, channel.shared, READS
         for _ in range(min(len(behind), SLICE)):
             reader = behind.popleft()
-            if not reader.open or not reader.ready():
+            if not reader.open:
                 continue
-            key = (reader.view, reader.cursor, reader.epoch)
-            rendered = channel.shared.get(key)
+            standing = reader.standing()
+            rendered = shared.get(standing)
             if rendered is None:
+                if not reader.ready():
+                    continue
                 if not reads:
                     behind.appendleft(reader)
                     break
                 reads -= 1
-                rendered = self._read(channel, reader)
+                rendered = self._read(channel, reader, standing)
                 if rendered is None:
                     continue
-                channel.shared[key] = rendered
+                shared[standing] = rendered
             if not reader.take(rendered):
                 continue
             self.delivered += 1
-            page = rendered.page
-            if page.caught_up:
-                channel.resting[reader] = None
+            if rendered.caught_up:
+                resting[reader] = None
             elif reader.view.strong and not rendered.says_something:
                 channel.resting[reader] = None
                 self._look_again(channel)
@@ -280,14 +280,15 @@ class Hub:
         self._drop_if_empty(channel)
         return False
 
-    def _read(self, channel: Channel, reader: Reader) -> Rendered | None:
-        topic, cursor, view = channel.topic, reader.cursor, reader.view
+    def _read(self, channel: Channel, reader: Reader, standing: Standing) -> Rendered | None:
+        topic = channel.topic
+        view, cursor, epoch = standing
         through = None
         if view.strong:
             with self._store.lock:
                 through = durable_seq(topic, self._store.shard_for(topic))
         try:
-            page = read_page(self._store, topic, view.query(cursor, through, reader.epoch))
+            page = read_page(self._store, topic, view.query(cursor, through, epoch))
         except NotFound:
             channel.resting[reader] = None  # dropped while it was read: the channel hears of it
             return None

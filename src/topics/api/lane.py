@@ -220,8 +220,9 @@ class Lane:
             self._pump()
             self._http2.settle()
 
-    def write_frames(self, frames: Frames) -> None:
+    def write_frames(self, frames: Frames) -> int:
         self.write(frames.plain)
+        return self.written
 
     @property
     def written(self) -> int:

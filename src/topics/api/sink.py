@@ -30,9 +30,13 @@ class Http1Sink:
         if data and self._open:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def write_frames(self, frames: Frames) -> None:
+    def write_frames(self, frames: Frames) -> int:
+        connection = self._connection
         if self._open:
-            self._connection.write(frames.chunked if self._chunked else frames.plain)
+            data = frames.chunked if self._chunked else frames.plain
+            connection.written += len(data)
+            connection.transport.write(data)
+        return connection.written
 
     @property
     def written(self) -> int:

@@ -22,6 +22,7 @@ from topics.api.events import (
     sse_frame,
 )
 from topics.api.http import Sink
+from topics.api.hub import Standing
 from topics.broker.watch import Place, Session, View, told_of
 from topics.model.errors import NotFound, TopicsError
 from topics.storage.topic import Topic
@@ -49,32 +50,27 @@ class TopicReader:
         self._said = False
         """Its last frame was `caught-up`."""
 
-    @property
-    def cursor(self) -> int:
-        return self.place.cursor
-
-    @property
-    def epoch(self) -> int | None:
-        return None if self.place.epoch == self.topic.id else self.place.epoch
+    def standing(self) -> Standing:
+        place = self.place
+        return self.view, place.cursor, None if place.epoch == self.topic.id else place.epoch
 
     def ready(self) -> bool:
         return self._stream.has_room(self)
 
     def take(self, rendered: Rendered) -> bool:
-        page, stream, place = rendered.page, self._stream, self.place
-        if rendered.says_something or (page.caught_up and not self._said):
-            if stream.alone:
-                block = rendered.block(self._first)
-            else:
-                block = self._compose(rendered)
+        stream = self._stream
+        if rendered.says_something or (rendered.caught_up and not self._said):
+            block = rendered.block(self._first) if stream.alone else self._compose(rendered)
             if not stream.send(block, self, rendered.from_seq):
                 return False
-            self._said = page.caught_up
-        place.move(page.next_from_seq)
-        if place.epoch != self.topic.id:
-            place.restart(self.topic.id)
-        self._first = False
-        if page.caught_up and stream.opening is self:
+            self._said = rendered.caught_up
+        place = self.place
+        place.move(rendered.cursor)
+        if self._first:
+            self._first = False
+            if place.epoch != self.topic.id:
+                place.restart(self.topic.id)
+        if stream.opening is self and rendered.caught_up:
             stream.open_next()
         return True
 
@@ -192,16 +188,15 @@ class EventStream:
         if self._parked is not None:
             self._parked.append(reader)
             return False
-        if self._unhanded:
-            self.settle()
-            if self._unhanded and self._is_full():
-                self._lag(reader)
-                return False
-        return True
+        return not self._unhanded or self._fits(0) or self._lag(reader)
 
-    def _is_full(self) -> bool:
+    def _fits(self, size: int) -> bool:
+        self.settle()
+        if not self._unhanded:
+            return True
         options = self._live.options
-        return self._frames >= options.frames_max or self._sink.written - self._sink.taken >= options.bytes_max
+        waiting = self._sink.written - self._sink.taken
+        return self._frames < options.frames_max and waiting + size <= options.bytes_max
 
     def settle(self) -> None:
         """Forget the frames that the kernel has taken."""
@@ -216,20 +211,23 @@ class EventStream:
                 self._frames = sum(entry[1] for entry in self._unhanded)
 
     def send(self, block: Block, reader: TopicReader, from_seq: int) -> bool:
-        sink = self._sink
-        if self._unhanded and sink.written - sink.taken + len(block) > self._live.options.bytes_max:
-            self._lag(reader)
+        if self._parked is not None:
+            self._parked.append(reader)
             return False
-        sink.write_frames(block)
+        if self._unhanded and not self._fits(len(block)):
+            return self._lag(reader)
+        end = self._sink.write_frames(block)
         self.sent_at = self._live.loop.time()
-        self._unhanded.append((sink.written, block.count, reader.place, from_seq))
+        self._unhanded.append((end, block.count, reader.place, from_seq))
         self._frames += block.count
         return True
 
-    def _lag(self, reader: TopicReader) -> None:
+    def _lag(self, reader: TopicReader) -> bool:
+        """There is no room: the reader waits until there is."""
         self._parked = [reader]
         self._live.lagging += 1
         self._sink.when_drained(self._drained)
+        return False
 
     def _drained(self) -> None:
         parked, self._parked = self._parked, None

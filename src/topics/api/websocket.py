@@ -19,6 +19,7 @@ from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.events import Rendered, deleted_data
 from topics.api.http import Answer, Socket, WebSocket
+from topics.api.hub import Standing
 from topics.api.problems import message_of
 from topics.api.service import Service
 from topics.api.watch import find_topics, told_topics, view_of
@@ -75,27 +76,30 @@ def websocket(service: Service, call: Call) -> Answer:
 class SocketReader:
     """A subscription to one topic."""
 
-    __slots__ = ("_conversation", "_said", "cursor", "epoch", "name", "open", "topic", "view")
+    __slots__ = ("_conversation", "_cursor", "_said", "name", "open", "topic", "view")
 
     def __init__(self, conversation: Conversation, name: str, topic: Topic, cursor: int, view: View) -> None:
         self._conversation = conversation
         self.name = name
         self.topic = topic
-        self.cursor = cursor
+        self._cursor = cursor
         self.view = view
-        self.epoch: int | None = None
         self.open = True
         self._said = False
+
+    def standing(self) -> Standing:
+        return self.view, self._cursor, None
 
     def ready(self) -> bool:
         return self._conversation.has_room(self)
 
     def take(self, rendered: Rendered) -> bool:
-        page = rendered.page
-        if rendered.says_something or (page.caught_up and not self._said):
+        if rendered.says_something or (rendered.caught_up and not self._said):
+            if not self._conversation.has_room(self):
+                return False
             self._conversation.push(*rendered.messages())
-            self._said = page.caught_up
-        self.cursor = page.next_from_seq
+            self._said = rendered.caught_up
+        self._cursor = rendered.cursor
         return True
 
     def lost(self) -> None:

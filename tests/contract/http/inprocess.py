@@ -60,8 +60,9 @@ class Collected:
     def write(self, data: bytes) -> None:
         self.pieces.append(data)
 
-    def write_frames(self, frames: Frames) -> None:
+    def write_frames(self, frames: Frames) -> int:
         self.pieces.append(frames.plain)
+        return self.written
 
     def when_drained(self, tell: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(tell)
