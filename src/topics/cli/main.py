@@ -86,7 +86,7 @@ def _doctor(described: bool) -> Loaded:
 COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
     "serve": _serve,
     "config": _config,
-    **{name: _remote(name) for name in ("topics", "create", "append", "read", "info", "delete", "drop")},
+    **{name: _remote(name) for name in ("topics", "create", "append", "read", "watch", "info", "delete", "drop")},
     **{name: _queue(name) for name in ("claim", "ack", "nack", "redrive")},
     "top": _top,
     "dump": _dump,

@@ -152,16 +152,56 @@ def read(
         raise InvalidRequest(f"--limit is {limit}; it must be at least 1")
     with server.client() as client:
         for item in client.read(topic, from_seq, follow=follow, limit=min(left or 1000, 1000)):
-            if isinstance(item, Gap):
-                values = {"gap_from": item.gap_from, "gap_to": item.gap_to, "reason": item.reason}
-                output.line(
-                    {"tombstone": values}, f"… {item.missed} lost: {item.gap_from} to {item.gap_to}, {item.reason}"
-                )
-                continue
-            output.line(_as_json(item), _as_text(item))
-            if left is not None and (left := left - 1) == 0:
+            _print(output, item)
+            if left is not None and isinstance(item, Record) and (left := left - 1) == 0:
                 break
     return 0
+
+
+def watch(
+    topic: str,
+    *others: str,
+    from_seq: int | None = None,
+    limit: int | None = None,
+    server: Server = LOCAL,
+) -> int:
+    """Print records of topics as they are written, until interrupted or every topic was dropped.
+
+    A server that goes away is waited for, as long as --timeout says; nothing that was written meanwhile is passed over.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    others
+        Further topics; each line then begins with the name of its topic.
+    from_seq
+        The last seq seen, in every topic: what lies behind it is printed first. Without it, only what is new.
+    limit
+        At most this many records.
+    """
+    output = server.output()
+    names = [topic, *others]
+    left = limit
+    if left is not None and left < 1:
+        raise InvalidRequest(f"--limit is {limit}; it must be at least 1")
+    with server.client() as client:
+        for name, item in client.watch(dict.fromkeys(names, from_seq)):
+            _print(output, item, name if others else "")
+            if left is not None and isinstance(item, Record) and (left := left - 1) == 0:
+                break
+    return 0
+
+
+def _print(output: Output, item: Record | Gap, topic: str = "") -> None:
+    named = {"topic": topic} if topic else {}
+    before = f"{topic} " if topic else ""
+    if isinstance(item, Gap):
+        values = {"gap_from": item.gap_from, "gap_to": item.gap_to, "reason": item.reason}
+        text = f"… {item.missed} lost: {item.gap_from} to {item.gap_to}, {item.reason}"
+        output.line({**named, "tombstone": values}, before + text)
+    else:
+        output.line({**named, **_as_json(item)}, before + _as_text(item))
 
 
 def info(topic: str, *, server: Server = LOCAL) -> int:
@@ -241,6 +281,10 @@ COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
         read,
         "Examples:\n\n    topics read orders\n    topics read orders --from-seq 100 --limit 10 --json\n"
         "    topics read orders --follow\n",
+    ),
+    "watch": (
+        watch,
+        "Examples:\n\n    topics watch orders\n    topics watch orders payments --from-seq 0 --json\n",
     ),
     "info": (info, "Examples:\n\n    topics info orders\n    topics info orders --json\n"),
     "delete": (

@@ -38,7 +38,8 @@ from topics.client.retry import Attempts, RetryPolicy
 from topics.client.staged import StagedAbort, StagedCommit, StagedCommits, StagedPart, StagedTxn
 from topics.client.transport import Answer, HttpRequest, OpenAnswer, Transport
 from topics.client.url import DEFAULT_URL, Place
-from topics.model.errors import TopicsError, Unreachable
+from topics.client.watching import Topics, Watch, Watched, options_of
+from topics.model.errors import NotFound, TopicsError, Unreachable
 from topics.model.record import Gap, Record
 
 T = TypeVar("T")
@@ -228,6 +229,29 @@ class Client:
             from_seq = batch.next_from_seq
             if batch.caught_up and not follow:
                 return
+
+    def watch(self, topics: Topics, **options: Any) -> Iterator[Watched]:
+        """Records of topics as they are written, and a Gap where some were lost. After a cut it goes on where it
+        was, also when the server was started again. `topics` is a name, several, or names with the last seq seen (None:
+        only what comes from now on). It ends when every topic was dropped. Options are those of `Watch`."""
+        watch = Watch(topics, **options_of(options))
+        while not watch.done:
+            if not watch.has_session:
+                watch.opened(self._call(watch.open_session()))
+            try:
+                opened = self._try(lambda _: self._opened(watch.open_stream(), watch.silence_s), True, 0.0)
+            except NotFound:
+                watch.forget_session()
+                continue
+            try:
+                for piece in opened.pieces():
+                    yield from watch.feed(piece)
+            except Unreachable:
+                pass  # cut: the next stream says whether the server is there
+            finally:
+                opened.close()
+            if not watch.done:
+                self._sleep(watch.pause_s(self._retry.backoff_s, self._retry.backoff_s_max, random.random))
 
     def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
         """Delete records below a seq, with a tag (`p*` = by prefix), or both. By tag alone it is never repeated."""
