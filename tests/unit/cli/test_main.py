@@ -20,8 +20,8 @@ from topics.model.errors import StoreLocked, Throttled, TopicsError
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = (
-    "serve", "config", "topics", "create", "append", "read", "info", "delete", "drop", "claim", "ack", "nack",
-    "redrive", "top", "dump", "doctor",
+    "serve", "config", "topics", "create", "append", "read", "watch", "info", "delete", "drop", "claim", "ack",
+    "nack", "redrive", "top", "dump", "doctor",
 )  # fmt: skip
 
 

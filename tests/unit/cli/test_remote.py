@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import Command
-from tests.unit.client.server import FakeServer, answer, problem
+from tests.unit.client.server import FakeServer, answer, chunks, problem
 
 CONFIGURED = {"topic": "a", "created": True, "config": {"durability": "fsync"}}
 STATE = {
@@ -183,3 +183,27 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
     assert (late.status, late.lines[0]["why"]) == (1, {"9": "expired"})
     assert server.seen[0].json == {"node": "w", "max": 8}
     assert server.seen[2].json == {"node": "w", "seqs": [9], "lease_ids": [""], "delay_ms": 5}
+
+
+def test_watch_prints_events_as_they_come(topics: Command) -> None:
+    session = {"wid": "wid_x", "stream_url": "/v0/watch/wid_x", "session_ttl_ms": 300_000, "topics": {
+        "a": {"from_seq": 0, "head_seq": 2, "earliest_seq": 2},
+    }}  # fmt: skip
+    stream = chunks(
+        b"retry: 2000\n\n",
+        b'id: x\nevent: tombstone\ndata: {"topic":"a","gap_from":1,"gap_to":1,"reason":"cap"}\n\n',
+        b'id: x\nevent: record\ndata: {"topic":"a","records":[{"$seq":2,"$ts":1794788592956,"data":"zwei"}]}\n\n',
+        b'id: x\nevent: topic-deleted\ndata: {"topic":"a","head_seq":0,"reason":"deleted"}\n\n',
+    )
+    with FakeServer(answer(200, session), stream, answer(200, session), stream) as server:
+        people = topics("watch", "a", "--from-seq", "0", "--url", server.url)
+        programs = topics("watch", "a", "--url", server.url, "--json", "--limit", "1")
+    assert server.seen[0].json["topics"] == {"a": {"from_seq": 0}}
+    assert server.seen[2].json["topics"] == {"a": {"tail": True}}
+    assert [line.split()[0] for line in people.out.splitlines()] == ["…", "2"]
+    assert programs.lines == [
+        {"tombstone": {"gap_from": 1, "gap_to": 1, "reason": "cap"}},
+        {"$seq": 2, "$ts": 1794788592956, "data": "zwei"},
+    ]
+    wrong = topics("watch", "a", "--limit", "0", "--url", server.url)
+    assert (wrong.status, "--limit" in wrong.err) == (1, True)
