@@ -32,6 +32,9 @@ SLICE: Final = 100
 """Readers served in one turn of the loop: about a millisecond of sending."""
 READS: Final = 4
 """Pages read in one turn: those who catch up must not hold up those who are there."""
+SHARED_BYTES: Final = 4 << 20
+"""Pages of one topic that are kept for readers to come in the same pass. A few hold those who read along; one who
+catches up alone would otherwise leave its whole way behind."""
 SAFE_S: Final = 0.01
 """How often a reader that waits for syncs looks again: a sync tells nobody whose records it made safe."""
 
@@ -98,7 +101,7 @@ class InOrder:
 class Channel:
     """The readers of one topic."""
 
-    __slots__ = ("_hub", "behind", "listening", "resting", "shared", "topic", "unsafe_soon", "version")
+    __slots__ = ("_hub", "_shared_bytes", "behind", "listening", "resting", "shared", "topic", "unsafe_soon", "version")
 
     def __init__(self, hub: Hub, topic: Topic) -> None:
         self._hub = hub
@@ -111,7 +114,19 @@ class Channel:
         self.version = (-1, -1, -1)
         self.shared: dict[Standing, Rendered] = {}
         """Pages of the present version."""
+        self._shared_bytes = 0
         self.unsafe_soon = False
+
+    def keep(self, standing: Standing, rendered: Rendered) -> None:
+        size = sum(map(len, rendered.page.pieces))
+        if self._shared_bytes + size > SHARED_BYTES:
+            self.forget()
+        self.shared[standing] = rendered
+        self._shared_bytes += size
+
+    def forget(self) -> None:
+        self.shared.clear()
+        self._shared_bytes = 0
 
     def release(self) -> None:
         """By the topic, under the store's lock: something was appended, or it is gone."""
@@ -244,7 +259,7 @@ class Hub:
             return False
         if version != channel.version:
             channel.version = version
-            channel.shared.clear()
+            channel.forget()
         self.broker.clocks.read(topic, self.broker.clock.now_ms())
         behind, resting, shared, reads = channel.behind, channel.resting, channel.shared, READS
         for _ in range(min(len(behind), SLICE)):
@@ -263,7 +278,7 @@ class Hub:
                 rendered = self._read(channel, reader, standing)
                 if rendered is None:
                     continue
-                shared[standing] = rendered
+                channel.keep(standing, rendered)
             if not reader.take(rendered):
                 continue
             self.delivered += 1
@@ -276,7 +291,7 @@ class Hub:
                 behind.append(reader)
         if behind:
             return True
-        channel.shared.clear()
+        channel.forget()
         self._drop_if_empty(channel)
         return False
 

@@ -149,6 +149,8 @@ class Engine:
             if admission.release is not None:
                 admission.release()
         assert not isinstance(answer, Socket)
+        if isinstance(answer, Stream) and head.method == "HEAD":
+            return Response(answer.status, b"", answer.content_type, answer.headers)
         if isinstance(answer, Stream):
             sink = Collected()
             work = answer.run(sink)
