@@ -116,6 +116,8 @@ def _walk(store: Store, topic: Topic, query: Query, page: Page, exclude: tuple[b
             page.next_from_seq = item.first_seq + walked - 1
         if walked < item.count or page.count >= query.limit or page.next_from_seq - started >= SCAN_MAX:
             return started
+        if page.next_from_seq >= last:
+            return started  # spares the look behind the end, which live reading would pay for every record
     page.next_from_seq = max(last, page.next_from_seq)
     return started
 
