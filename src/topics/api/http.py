@@ -85,7 +85,7 @@ class Sink(Protocol):
         ...
 
     def write_frames(self, frames: Frames) -> int:
-        """Queue them; where they end, as `written` would say."""
+        """Send or queue them; where they end, as `written` would say, or 0 if the kernel has taken all of them."""
         ...
 
     @property

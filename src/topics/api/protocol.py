@@ -10,6 +10,7 @@ through its `Connection`.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         "_closing_at",
         "_discarding",
         "_drained",
+        "_file",
         "_first",
         "_last_taken",
         "_pauses",
@@ -104,6 +106,8 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.speaker: Speaker | None = None
         self._first = b""
+        self._file = -1
+        """Of a connection that streams without TLS: for writing past the loop."""
         self._pauses = 0
         self._drained: list[Callable[[], None]] = []
         self.written = 0
@@ -219,6 +223,26 @@ class Connection(asyncio.Protocol):
         handle = self.transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self.options.kernel_unsent_max)
+            if not self.secure:
+                self._file = handle.fileno()
+
+    def write_through(self, data: bytes) -> bool:
+        """Hand it to the kernel here and now, if nothing waits before it; True if all of it was taken. The loop would
+        write only at the end of its turn, when all who are served in it have been, and cost more for each."""
+        transport = self.transport
+        self.written += len(data)
+        rest: bytes | memoryview = data
+        # The file is the transport's, which gives it up only after it says that it is closing.
+        if self._file >= 0 and not transport.get_write_buffer_size() and not transport.is_closing():
+            try:
+                sent = os.write(self._file, data)
+            except OSError:
+                sent = 0  # full, or broken, which the transport finds out by itself
+            if sent == len(data):
+                return True
+            rest = memoryview(data)[sent:]
+        transport.write(rest)
+        return False
 
     def _set_marks(self) -> None:
         high = self.options.write_high

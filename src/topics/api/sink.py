@@ -32,10 +32,8 @@ class Http1Sink:
 
     def write_frames(self, frames: Frames) -> int:
         connection = self._connection
-        if self._open:
-            data = frames.chunked if self._chunked else frames.plain
-            connection.written += len(data)
-            connection.transport.write(data)
+        if self._open and connection.write_through(frames.chunked if self._chunked else frames.plain):
+            return 0
         return connection.written
 
     @property

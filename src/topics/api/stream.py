@@ -218,8 +218,9 @@ class EventStream:
             return self._lag(reader)
         end = self._sink.write_frames(block)
         self.sent_at = self._live.loop.time()
-        self._unhanded.append((end, block.count, reader.place, from_seq))
-        self._frames += block.count
+        if end:
+            self._unhanded.append((end, block.count, reader.place, from_seq))
+            self._frames += block.count
         return True
 
     def _lag(self, reader: TopicReader) -> bool:

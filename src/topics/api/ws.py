@@ -100,7 +100,7 @@ class WebSocketSession:
 
     def send_frame(self, frame: bytes) -> None:
         if self._frames.state is State.OPEN and not self._connection.closing:
-            self._connection.write(frame)
+            self._connection.write_through(frame)
 
     @property
     def written(self) -> int:
