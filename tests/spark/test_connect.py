@@ -1,0 +1,55 @@
+"""Through Spark Connect: the client knows nothing of topics, the server's Python does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import topics
+from topics.spark.java import find_java
+
+SCRIPT = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+reader = spark.read.format("topics").options(path=sys.argv[1], topic="orders")
+query = (
+    spark.readStream.format("topics").options(path=sys.argv[1], topic="orders").load()
+    .writeStream.format("memory").queryName("copied").trigger(availableNow=True).start()
+)
+query.awaitTermination()
+found = [reader.load().count(), spark.sql("select count(*) from copied").collect()[0][0]]
+try:
+    reader.option("topic", "nothing").load().count()
+except Exception as error:
+    found.append("topic 'nothing' does not exist" in str(error))
+print(json.dumps(found))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_batches_streams_and_errors_come_through_connect(tmp_path: Path) -> None:
+    with topics.open(tmp_path / "data") as log:
+        log.create("orders")
+        log.append("orders", [{"data": n} for n in range(50)])
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    java = find_java(os.environ)
+    if java.home is not None:
+        environ["JAVA_HOME"] = java.home
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [50, 50, True]
