@@ -33,6 +33,8 @@ class WalPlace:
     entries: bytes = field(repr=False)
     """One per seq of the span."""
     dead: tuple[tuple[int, int], ...] = ()
+    staged: bool = False
+    """The file is a staged part that was committed: its frames get their seqs and times when they are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ def segment_path(root: str, topic_id: int, first_seq: int, part: str) -> str:
     return f"{root}/topics/{topic_id:08X}/seg-{first_seq:016d}.{part}"
 
 
-def manifest_path(root: str, topic_id: int) -> str:
-    return f"{root}/topics/{topic_id:08X}/MANIFEST"
+def part_path(root: str, topic_id: int, number: int) -> str:
+    return f"{root}/topics/{topic_id:08X}/staged/{number:016x}.part"
 
 
 def _numbers(fs: Fs, directory: str, pattern: re.Pattern[str]) -> list[int]:

@@ -19,14 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from topics.format.ops import WAL_LAYOUT
-from topics.format.segment import ENTRY_DTYPE
+from topics.format.ops import WAL_LAYOUT, restamp_staged
+from topics.format.segment import ENTRY, ENTRY_DTYPE, ENTRY_SIZE
 from topics.format.snapshot import SegmentRow
 from topics.host.fs import Fs, OsFs
 from topics.host.sharing import share_directory
 from topics.model.errors import CorruptFile, StorageError, StoreLocked, TopicNotFound, UnknownVersion
 from topics.rules.gap import floor_reason
-from topics.spark.frames import Frames, Wanted, read_rows
+from topics.spark.frames import Frames, Wanted, read_rows, slices
 from topics.spark.places import Damage, Head, Loss, Plan, SegmentPlace, Span, WalPlace
 from topics.spark.ranges import clipped, without
 from topics.spark.rest_names import LOCK, segment_path
@@ -181,7 +181,8 @@ class RestOrigin:
                 entries = bytes(piece.entries[(low - piece.first_seq) * 20 : (high - piece.first_seq) * 20])
                 size = int(np.frombuffer(entries, dtype=ENTRY_DTYPE)["length"].sum(dtype=np.int64))
                 dead = clipped(topic.dead_between(low, high), low, high)
-                spans.append(Span(topic.name, topic.id, low, high, size, WalPlace(piece.path, entries, dead)))
+                place = WalPlace(piece.path, entries, dead, piece.staged)
+                spans.append(Span(topic.name, topic.id, low, high, size, place))
         self._check_whole(topic, start, end, spans)
         return spans
 
@@ -233,10 +234,29 @@ class RestOrigin:
             return
         assert isinstance(place, WalPlace)
         view = self._fs.open(place.path).map()
+        if place.staged:
+            yield from _read_staged(span, place, view, wanted)
+            return
         frames = Frames(
             span.topic, span.topic_id, place.path, span.start_seq, view, place.entries, 0, WAL_LAYOUT
         )  # fmt: skip
         yield from read_rows(frames, place.dead, wanted)
+
+
+def _read_staged(span: Span, place: WalPlace, view: memoryview, wanted: Wanted) -> Iterator[Rows | Damage]:
+    """Staged frames as a segment would hold them, a slice at a time: each is proven while its seq is put in."""
+    for start, stop in slices(place.entries):
+        while start < stop:
+            data, index = bytearray(), bytearray()
+            first = span.start_seq + start
+            done = restamp_staged(view, place.entries, start, stop - start, first, None, data, index)
+            frames = Frames(span.topic, span.topic_id, place.path, first, data, index, 0)
+            yield from read_rows(frames, place.dead, wanted)
+            start += done
+            if start < stop:
+                offset = ENTRY.unpack_from(place.entries, start * ENTRY_SIZE)[0]
+                yield Damage(span.topic, span.start_seq + start, place.path, offset)
+                start += 1
 
 
 def _remade(root: str, live: bool, mark: str) -> RestOrigin:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from topics.format.checksum import xxh3_64
 from topics.format.container import BadContainer
 from topics.format.control import (
     BadBody,
@@ -27,13 +28,15 @@ from topics.format.control import (
     TopicDelete,
 )
 from topics.format.frame import MORE, Frame, Kind, decode_frame
+from topics.format.ops import index_staged
 from topics.format.segment import ENTRY_SIZE
 from topics.format.snapshot import SegmentRow, Snapshot, TopicRow, decode_snapshot
+from topics.format.staged import HEADER_MAX, StageCommit, StageVerdict, decode_head
 from topics.host.fs import Fs, read_file
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.model.record import GapReason
-from topics.spark.rest_names import FORMAT_LINE, group_directory, snapshot_paths
+from topics.spark.rest_names import FORMAT_LINE, group_directory, part_path, snapshot_paths
 from topics.spark.rest_wal import WalPart, read_group
 
 _WORDS: Final[dict[int, GapReason]] = {
@@ -46,6 +49,7 @@ _WORDS: Final[dict[int, GapReason]] = {
 _SILENT: Final = frozenset(
     {
         Kind.CHECKPOINT_MARK, Kind.DEDUPE, Kind.LEASE, Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR,
+        Kind.STAGE_VERDICT, Kind.TOKEN_WATERMARK,
     }
 )  # fmt: skip
 """Frames that change nothing for a reader of records."""
@@ -53,11 +57,12 @@ _SILENT: Final = frozenset(
 
 @dataclass(slots=True)
 class TailPiece:
-    """Records that only a WAL file holds: consecutive seqs from `first_seq`, one entry each."""
+    """Records that only a WAL file or a staged part holds: consecutive seqs from `first_seq`, one entry each."""
 
     path: str
     first_seq: int
     entries: bytearray
+    staged: bool = False
 
     @property
     def end_seq(self) -> int:
@@ -195,7 +200,7 @@ def read_state(fs: Fs, root: str) -> RestState:
     store = store_id(fs, root)
     snapshot, damaged = newest_snapshot(fs, root)
     groups = [read_group(fs, group_directory(root, key), at) for key, at in sorted(snapshot.positions.items())]
-    replay = _Replay(snapshot, [part for group in groups for part in group])
+    replay = _Replay(fs, root, snapshot, [part for group in groups for part in group])
     topics = replay.run()
     clean = snapshot.clean and not damaged and not replay.frames
     same_boot = _same_boot(fs, root)
@@ -215,7 +220,9 @@ def _same_boot(fs: Fs, root: str) -> bool:
 
 
 class _Replay:
-    def __init__(self, snapshot: Snapshot, parts: list[WalPart]) -> None:
+    def __init__(self, fs: Fs, root: str, snapshot: Snapshot, parts: list[WalPart]) -> None:
+        self._fs = fs
+        self._root = root
         self.snapshot = snapshot
         self.parts = parts
         self.frames = 0
@@ -230,10 +237,15 @@ class _Replay:
             Kind.HEAD_WATERMARK: self._reserve,
             Kind.LOST_RANGE: self._lost,
             Kind.CONFIG_UPDATE: self._configure,
+            Kind.STAGE_COMMIT: self._commit,
+            Kind.STAGE_PREPARE: self._commit,
         }
+        self._decided: set[tuple[str, int, int, int]] = set()
+        """(txn, topic id, first seq, count) of the Prepares that count."""
 
     def run(self) -> dict[int, RestTopic]:
         self._find_ended()
+        self._find_decided()
         self._topics = {row.id: topic_of(row) for row in self.snapshot.topics if row.id not in self._ended}
         for part, item in self._items():
             self._take(part, item)
@@ -259,6 +271,15 @@ class _Replay:
                     self._ended.add(frame.topic_id)
                 newest[name] = max(newest.get(name, 0), frame.topic_id)
         self._ended.update(topic_id for topic_id, name in names.items() if topic_id < newest[name])
+
+    def _find_decided(self) -> None:
+        """Verdicts lie on shard 0, their Prepares anywhere: they are collected first."""
+        for kept in self.snapshot.verdicts:
+            self._decided.update((kept.txn, *row) for row in kept.rows)
+        for part, item in self._items():
+            if item[0] == Kind.STAGE_VERDICT:
+                verdict = _body(part, _frame(part, item), StageVerdict)
+                self._decided.update((verdict.txn, *row) for row in verdict.rows)
 
     def _take(self, part: WalPart, item: tuple[int, ...]) -> None:
         kind, topic_id = item[0], item[1]
@@ -298,11 +319,30 @@ class _Replay:
             raise CorruptFile(part.path, start, why)
         low, high = (index + skip) * ENTRY_SIZE, (index + count) * ENTRY_SIZE
         piece = topic.tail[-1] if topic.tail else None
-        if piece is not None and piece.path == part.path and piece.end_seq == first:
+        if piece is not None and not piece.staged and piece.path == part.path and piece.end_seq == first:
             piece.entries += part.entries[low:high]
         else:
             topic.tail.append(TailPiece(part.path, first, part.entries[low:high]))
         topic.head = first + count - skip - 1
+
+    def _commit(self, part: WalPart, frame: Frame, topic: RestTopic) -> None:
+        """Staged parts become records; a Prepare that nobody decided leaves its seqs as holes."""
+        commit = _body(part, frame, StageCommit)
+        first, last = commit.first_seq, commit.first_seq + commit.count - 1
+        if last <= topic.ckpt_seq or last < first:
+            return
+        if first != topic.head + 1:
+            why = f"topic {topic.name!r} goes on with record {first} where {topic.head + 1} was expected"
+            raise CorruptFile(part.path, frame.offset, why)
+        if frame.kind == Kind.STAGE_PREPARE and (commit.txn, topic.id, first, commit.count) not in self._decided:
+            topic.lose(first, last, LostReason.SKIPPED)
+            return
+        for number, count in commit.parts:
+            if count:
+                path = part_path(self._root, topic.id, number)
+                topic.tail.append(TailPiece(path, first, read_part(self._fs, path, count, commit.ts), True))
+                first += count
+        topic.head = last
 
     def _delete(self, part: WalPart, frame: Frame, topic: RestTopic) -> None:
         delete = _body(part, frame, Delete)
@@ -327,11 +367,32 @@ class _Replay:
 
     def _lost(self, part: WalPart, frame: Frame, topic: RestTopic) -> None:
         lost = _body(part, frame, LostRange)
+        if lost.first > topic.head + 1:
+            why = f"topic {topic.name!r} loses records from {lost.first} on where {topic.head + 1} was expected"
+            raise CorruptFile(part.path, frame.offset, why)
         topic.lose(lost.first, lost.last, lost.reason)
 
     def _configure(self, part: WalPart, frame: Frame, topic: RestTopic) -> None:
         topic.config = _config(part, frame, _body(part, frame, TopicCreate))
         self._after_config = topic.id if frame.flags & MORE else None
+
+
+def read_part(fs: Fs, path: str, count: int, ts: int) -> bytearray:
+    """An entry for every record of a staged part, each with the time of the commit; the whole file is proven."""
+    try:
+        view = fs.open(path).map()
+        head = decode_head(bytes(view[:HEADER_MAX]))
+    except FileNotFoundError:
+        raise CorruptFile(path, 0, "the file is missing, and its records were committed") from None
+    except (BadBody, ValueError) as error:
+        raise CorruptFile(path, 0, f"its head is not valid: {error}") from None
+    entries = bytearray()
+    end, _ = index_staged(view, min(head.size, len(view)), len(view), ts, entries)
+    if end < len(view) or head.count != count or len(entries) != count * ENTRY_SIZE:
+        raise CorruptFile(path, end, f"it does not hold {count} whole records")
+    if not head.matches(xxh3_64(view[head.size :])):
+        raise CorruptFile(path, 0, "its frames are not those that its head was made for")
+    return entries
 
 
 def _frame(part: WalPart, item: tuple[int, ...]) -> Frame:

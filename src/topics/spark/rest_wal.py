@@ -105,7 +105,7 @@ def _chain(found: dict[int, _Found], directory: str, position: Position) -> list
             raise _refused(item.path, 0, "it holds frames, but no later file follows it")
         if item.mark is None and at_position and position.offset <= len(item.view):
             chain = sorted([*chain, number])
-        elif item.mark is None and find_sync_marks(item.view, 0, len(item.view), number):
+        elif item.mark is None and _evidence(item, scan_wal(item.view, 0, len(item.view), bytearray()).end):
             raise _refused(item.path, 0, "its first frame is not valid, but frames in it had been synced")
     return [found[number] for number in chain]
 
@@ -134,10 +134,22 @@ def _scan(item: _Found, start: int, proven: int | None, entries: bytearray) -> W
         return scan
     if scan.reason not in ("end", "zeros"):
         _refuse_unknown(item, scan.stop)
-        claims = [synced for at, synced in find_sync_marks(item.view, scan.end, size, item.number) if synced <= at]
-        if claims and max(claims) > scan.end:
-            raise _refused(item.path, scan.stop, f"{scan.why}, but {max(claims)} bytes had been synced")
+        proven = _evidence(item, scan.end)
+        if proven > scan.end:
+            raise _refused(item.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced")
     return scan
+
+
+def _evidence(item: _Found, start: int) -> int:
+    """The largest synced offset that a credible mark behind `start` states. One mark alone counts only if a frame or
+    the end follows it: the bytes of a mark may also stand inside a record."""
+    size = len(item.view)
+    claims = [(at, synced) for at, synced in find_sync_marks(item.view, start, size, item.number) if synced <= at]
+    if len(claims) == 1:
+        behind = scan_wal(item.view, decode_frame(item.view, claims[0][0], size).end, size, bytearray())
+        if behind.frames == 0 and behind.reason == "bad":
+            return 0
+    return max((synced for _, synced in claims), default=0)
 
 
 def _refuse_unknown(item: _Found, offset: int) -> None:
