@@ -1,0 +1,126 @@
+"""Rows of a DataFrame as records: columns checked on the driver, values in the tasks.
+
+A value that cannot be a record fails its task and names the row; nothing of the query is visible then. What only the
+server can judge, such as the size of a record, it says when the part is stored, which is just as early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.model.config import check_topic_name
+from topics.model.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+COLUMNS: Final = ("topic", "data", "tag", "node", "key", "meta")
+_TEXTS: Final = ("topic", "tag", "node", "key")
+
+# Decimals keep their digits, and are numbers as they were.
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How rows become records."""
+
+    topic: str | None
+    """For rows without one of their own."""
+    has_topics: bool
+    wraps: bool
+    """`data` is any text and becomes a JSON string."""
+
+    def split(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The records of each topic, in the order of the rows."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = {"data": self._data(batch.column("data"), first_row)}
+        for name in ("tag", "node", "key"):
+            if name in batch.schema.names:
+                columns[name] = _text(batch.column(name))
+        if "meta" in batch.schema.names:
+            columns["meta"] = _json(batch.column("meta"), wraps=False)
+        records = pa.RecordBatch.from_pydict(columns)
+        if not self.has_topics:
+            assert self.topic is not None
+            yield self.topic, records
+            return
+        topics = _text(batch.column("topic"))
+        if self.topic is not None:
+            topics = pc.fill_null(topics, self.topic)
+        elif topics.null_count:
+            row = first_row + topics.is_null().to_pylist().index(True)
+            raise InvalidRequest(f"row {row} of this partition: its topic is null, and there is no option topic")
+        for name in topics.unique().to_pylist():
+            check_topic_name(name)
+            yield name, records.filter(pc.equal(topics, name))
+
+    def _data(self, column: pa.Array, first_row: int) -> pa.Array:
+        if column.null_count:
+            row = first_row + column.is_null().to_pylist().index(True)
+            raise InvalidRequest(f"row {row} of this partition: data is null; write the JSON text null for that")
+        return _json(column, self.wraps)
+
+
+def _text(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return column if pa.types.is_string(column.type) else column.cast(pa.string())
+
+
+def _json(column: pa.Array, wraps: bool) -> pa.Array:
+    """JSON text of every value; null stays null."""
+    import pyarrow as pa
+
+    if not wraps and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return _text(column)
+    return pa.array([None if v is None else _encode(_plain(v)).decode() for v in column.to_pylist()], pa.string())
+
+
+def _plain(value: Any) -> Any:
+    """Maps come from Arrow as lists of pairs."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {str(name): _plain(item) for name, item in value}
+        return [_plain(item) for item in value]
+    return value
+
+
+def make_rows(schema: StructType, topic: str | None, wraps: bool) -> Rows:
+    """InvalidRequest if the columns cannot be written."""
+    from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
+
+    fields = {field.name: field.dataType for field in schema.fields}
+    if len(fields) < len(schema.fields):
+        raise InvalidRequest("two columns have one name")
+    for name in fields:
+        if name not in COLUMNS:
+            raise InvalidRequest(
+                f"a topic has no column {name!r}, only {', '.join(COLUMNS)}: put the others into a struct named data"
+            )
+    if "data" not in fields:
+        raise InvalidRequest("a column named data is needed: JSON text, or a struct that becomes JSON")
+    for name in _TEXTS:
+        if name in fields and not isinstance(fields[name], StringType):
+            raise InvalidRequest(f"column {name} is {fields[name].simpleString()}; it must be a string")
+    for name in ("data", "meta"):
+        kind = fields.get(name)
+        if isinstance(kind, (BinaryType, VariantType)):
+            remedy = "to_json(…)" if isinstance(kind, VariantType) else "cast it to string, or encode it with base64(…)"
+            raise InvalidRequest(f"column {name} is {kind.simpleString()}, which JSON does not know: {remedy}")
+        if name == "meta" and kind is not None and not isinstance(kind, (StringType, StructType, MapType)):
+            raise InvalidRequest(f"column meta is {kind.simpleString()}; it must be JSON text, a struct or a map")
+    if wraps and not isinstance(fields["data"], StringType):
+        raise InvalidRequest("dataFormat=string is for a column data that is a string")
+    if topic is None and "topic" not in fields:
+        raise InvalidRequest("give option topic, or a column named topic")
+    return Rows(topic, "topic" in fields, wraps)

@@ -1,0 +1,191 @@
+"""Writing DataFrames and streams into topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from topics.model.record import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Server
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"sink{next(_names)}"
+
+
+def records(server: Server, topic: str) -> Iterator[Record]:
+    for item in server.client.records(topic):
+        assert isinstance(item, Record)
+        yield item
+
+
+def values(server: Server, topic: str) -> list[Any]:
+    return [record.data for record in records(server, topic)]
+
+
+def write(frame: DataFrame, server: Server, topic: str | None = None, **options: str) -> None:
+    writer = frame.write.format("topics").mode("append").option("url", server.url).options(**options)
+    (writer.option("topic", topic) if topic else writer).save()
+
+
+def test_rows_become_records_with_all_their_fields(spark: SparkSession, server: Server, topic: str) -> None:
+    frame = spark.createDataFrame(
+        [('{"a": 1.50}', "eu", "n1", "k1", '{"m":1}'), ("null", None, None, None, None)],
+        "data string, tag string, node string, key string, meta string",
+    ).coalesce(1)
+    write(frame, server, topic)
+    first, second = records(server, topic)
+    assert (first.raw, first.tag, first.node, first.key, first.meta) == (b'{"a":1.50}', "eu", "n1", "k1", {"m": 1})
+    assert (second.raw, second.tag, second.node, second.key, second.meta) == (b"null", None, None, None, None)
+    assert (first.seq, second.seq) == (1, 2)
+
+
+def test_structs_maps_and_plain_text_become_json(spark: SparkSession, server: Server, topic: str) -> None:
+    frame = spark.sql(
+        "select named_struct('id', 7, 'when', timestamp'2026-01-02 03:04:05', 'price', cast(1.20 as decimal(5,2)),"
+        " 'tags', map('a', 1), 'list', array(1, 2)) as data, map('x', 'y') as meta"
+    )
+    write(frame, server, topic)
+    (record,) = records(server, topic)
+    assert b'"price":1.20' in record.raw
+    data = record.data
+    assert {name: data[name] for name in ("id", "tags", "list")} == {"id": 7, "tags": {"a": 1}, "list": [1, 2]}
+    assert data["when"].startswith("2026-01-02T03:04:05")
+    assert record.meta == {"x": "y"}
+    write(spark.createDataFrame([('not "json',)], "data string"), server, topic, dataFormat="string")
+    assert values(server, topic)[-1] == 'not "json'
+
+
+def test_order_inside_a_partition_is_kept_and_partitions_follow_each_other(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
+    write(spark.range(0, 500, 1, 4).selectExpr("cast(id as string) as data"), server, topic)
+    assert values(server, topic) == list(range(500))
+
+
+def test_rows_may_name_their_topics_and_appear_in_all_of_them_at_once(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
+    frame = spark.createDataFrame(
+        [(f"{topic}.a", "1"), (f"{topic}.b", "2"), (None, "3"), (f"{topic}.a", "4")], "topic string, data string"
+    ).coalesce(1)
+    write(frame, server, f"{topic}.rest")
+    assert [values(server, f"{topic}.{name}") for name in ("a", "b", "rest")] == [[1, 4], [2], [3]]
+
+
+def test_run_that_is_repeated_appends_nothing(spark: SparkSession, server: Server, topic: str) -> None:
+    frame = spark.range(10).selectExpr("cast(id as string) as data")
+    for _ in range(2):
+        write(frame, server, topic, txnAppId="nightly", txnVersion="5")
+    assert sorted(values(server, topic)) == list(range(10))
+    write(frame, server, topic, txnAppId="nightly", txnVersion="6")
+    assert len(values(server, topic)) == 20
+    write(frame, server, topic, txn="by-hand")
+    write(frame, server, topic, txn="by-hand")
+    assert len(values(server, topic)) == 30
+
+
+def test_empty_frame_asks_the_server_for_nothing(spark: SparkSession, server: Server, topic: str) -> None:
+    write(spark.createDataFrame([], "data string"), server, topic)
+    assert topic not in {one.topic for one in server.client.topics()}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("1",), (None,)], "data is null"),
+        ([("1",), ("{bad",)], "refused its rows"),
+        ([("1",), (json.dumps("x" * 1_100_000),)], "refused its rows"),
+    ],
+)
+def test_bad_row_fails_the_query_and_nothing_is_visible(
+    spark: SparkSession, server: Server, topic: str, rows: list[tuple[str | None]], words: str
+) -> None:
+    server.client.create(topic)
+    frame = spark.createDataFrame(rows, "data string").coalesce(1)
+    with pytest.raises(Exception, match=words):
+        write(frame, server, topic)
+    assert values(server, topic) == []
+
+
+def test_overwriting_and_unknown_columns_are_refused(spark: SparkSession, server: Server, topic: str) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) as data", "id as price")
+    with pytest.raises(Exception, match="no column 'price'"):
+        write(frame, server, topic)
+    with pytest.raises(Exception, match="only ever appended"):
+        frame.select("data").write.format("topics").mode("overwrite").options(url=server.url, topic=topic).save()
+
+
+def test_server_that_is_gone_is_named(spark: SparkSession, topic: str) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) as data").coalesce(1)
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+        frame.write.format("topics").mode("append").options(url="http://127.0.0.1:9", topic=topic).save()
+
+
+def test_stream_copies_a_topic_once_over_restarts(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    def run() -> None:
+        source = spark.readStream.format("topics").options(**server.options(topic)).load()
+        query = (
+            source.selectExpr("data", "tag", "cast(seq as string) as key")
+            .writeStream.format("topics")
+            .options(url=server.url, topic=f"{topic}.copy", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    server.fill(topic, 0, 120)
+    run()
+    server.fill(topic, 120, 30)
+    run()
+    run()
+    copies = list(records(server, f"{topic}.copy"))
+    assert [record.data["id"] for record in copies] == list(range(150))
+    assert [record.key for record in copies] == [str(seq) for seq in range(1, 151)]
+
+
+def test_micro_batch_that_is_replayed_after_its_commit_appears_once(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        source = spark.readStream.format("topics").options(**server.options(topic)).load()
+        writer = source.select("data").writeStream.format("topics").trigger(availableNow=True)
+        writer.options(
+            url=server.url, topic=f"{topic}.copy", checkpointLocation=str(checkpoint)
+        ).start().awaitTermination()
+
+    server.fill(topic, 0, 50)
+    run()
+    for entry in (checkpoint / "commits").iterdir():
+        entry.unlink()
+    run()
+    assert [value["id"] for value in values(server, f"{topic}.copy")] == list(range(50))
+
+
+def test_each_batch_of_foreach_batch_is_written_once(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    def put(frame: DataFrame, batch: int) -> None:
+        for _ in range(2):
+            write(frame.select("data"), server, f"{topic}.copy", txnAppId=f"{topic}-copy", txnVersion=str(batch))
+
+    server.fill(topic, 0, 20)
+    source = spark.readStream.format("topics").options(**server.options(topic)).load()
+    query = source.writeStream.foreachBatch(put).trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert len(values(server, f"{topic}.copy")) == 20
