@@ -94,6 +94,16 @@ COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
 }
 
 
+def _pipeline() -> App:
+    from topics.cli import pipeline
+
+    return pipeline.make_app()
+
+
+FAMILIES: Final[dict[str, Callable[[], App]]] = {"pipeline": _pipeline}
+"""Commands that have commands of their own."""
+
+
 def make_app(arguments: Sequence[str] = ()) -> App:
     """The command line for these arguments. Only the named command is loaded; all of them where none is named."""
     app = App(
@@ -104,9 +114,14 @@ def make_app(arguments: Sequence[str] = ()) -> App:
         suppress_keyboard_interrupt=False,
         help_epilogue=EPILOGUE,
     )
-    named = [name for name in arguments[:1] if name in COMMANDS]
+    named = [name for name in arguments[:1] if name in COMMANDS or name in FAMILIES]
     described = not {"--help", "-h"}.isdisjoint(arguments)
+    for name in named or FAMILIES:
+        if name in FAMILIES:
+            app.command(FAMILIES[name]())
     for name in named or COMMANDS:
+        if name not in COMMANDS:
+            continue
         command, examples = COMMANDS[name](described)
         app.command(command, name=name, help_epilogue=examples)
     return app

@@ -11,5 +11,6 @@ Importing this package does not need Spark; `session` says how to get it where i
 from __future__ import annotations
 
 from topics.spark.session import session
+from topics.spark.table import table
 
-__all__ = ["session"]
+__all__ = ["session", "table"]

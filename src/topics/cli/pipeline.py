@@ -1,0 +1,257 @@
+"""`topics pipeline`: from topics to history tables, now, again and again, or anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from topics.cli.output import Output, make_console
+from topics.client.url import DEFAULT_URL
+from topics.model.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.pipeline import Exported, PipelineOptions
+
+EXAMPLES: Final = """Examples:
+
+    topics pipeline run --table ./history --once
+    topics pipeline run --topics 'orders.*' --table ./history --every 30s --tail
+    topics pipeline run --path ./topics-data --table ./history --once --shred 'customer.id:bigint,total:double'
+    topics pipeline status --table ./history --json
+    topics pipeline rebuild --topics orders --table ./history
+"""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+
+Url = Annotated[str | None, Parameter(env_var="TOPICS_URL")]
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def run(
+    *,
+    table: str,
+    url: Url = None,
+    path: str | None = None,
+    topics: str = "*",
+    once: Flag = False,
+    every: str = "30s",
+    tail: Flag = False,
+    shred: str = "",
+    on_gap: Literal["note", "fail"] = "note",
+    recreated: Literal["fail", "rebuild", "new"] = "fail",
+    master: str | None = None,
+    json: Flag = False,
+) -> int:
+    """Export what topics have sealed since the last time into their history tables.
+
+    Parameters
+    ----------
+    table
+        The folder of the tables; each topic has its own below it.
+    url
+        The server to read from. Its key, if it needs one, is taken from the variable TOPICS_TOKEN.
+    path
+        A data directory at rest to read from, instead of a server.
+    topics
+        Which topics: names and globs, with commas between them.
+    once
+        One round, then end. Safe in cron.
+    every
+        Pause between the beginnings of two rounds: 30s, 5m, 1h.
+    tail
+        Export durable records that are not sealed yet, too; more and smaller files.
+    shred
+        Typed columns taken from the JSON of data: path:type, with commas between them.
+    on_gap
+        Records lost before they were exported: note them in the table's commit, or fail.
+    recreated
+        A topic dropped and made again: fail, rebuild its table, or keep the old one aside and begin a new one.
+    master
+        The Spark master; left out, all cores of this machine.
+    json
+        Print JSON, one object a line.
+    """
+    pause_s = _pause(every)
+    options = _options(table, url, path, topics, tail, shred, on_gap, recreated)
+    output, errors = Output(json=json), make_console(stderr=True)
+    session = _session(master, errors)
+    from topics.spark.pipeline import run_round
+
+    failed = False
+    while True:
+        began = time.monotonic()
+        failed = _tell(output, run_round(session, options), errors)
+        if once:
+            return int(failed)
+        time.sleep(max(pause_s - (time.monotonic() - began), 0))
+
+
+def status(*, table: str, url: Url = None, path: str | None = None, topics: str = "*", json: Flag = False) -> int:
+    """Show how far the history tables are, and what they miss.
+
+    Parameters
+    ----------
+    table
+        The folder of the tables.
+    url
+        The server the topics are on.
+    path
+        A data directory at rest, instead of a server.
+    topics
+        Which topics: names and globs, with commas between them.
+    json
+        Print JSON, one object a line.
+    """
+    from topics.spark.pipeline import read_status
+
+    rows = [asdict(one) for one in read_status(_options(table, url, path, topics))]
+    columns = ("topic", "rows", "files", "bytes", "next_seq", "head_seq", "lag", "gaps", "problem")
+    Output(json=json).rows(columns, rows, "no topics")
+    return int(any(row["problem"] for row in rows))
+
+
+def rebuild(
+    *,
+    table: str,
+    url: Url = None,
+    path: str | None = None,
+    topics: str,
+    tail: Flag = False,
+    shred: str = "",
+    master: str | None = None,
+    json: Flag = False,
+) -> int:
+    """Write history tables anew from the segments; the old ones go when the new ones are complete.
+
+    Parameters
+    ----------
+    table
+        The folder of the tables.
+    url
+        The server to read from.
+    path
+        A data directory at rest, instead of a server.
+    topics
+        Which topics: names and globs, with commas between them.
+    tail
+        Export durable records that are not sealed yet, too.
+    shred
+        Typed columns taken from the JSON of data.
+    master
+        The Spark master; left out, all cores of this machine.
+    json
+        Print JSON, one object a line.
+    """
+    from topics.spark.pipeline import rebuild as rebuild_tables
+
+    options = _options(table, url, path, topics, tail, shred)
+    errors = make_console(stderr=True)
+    return int(_tell(Output(json=json), rebuild_tables(_session(master, errors), options), errors))
+
+
+def _options(
+    table: str,
+    url: str | None,
+    path: str | None,
+    topics: str,
+    tail: bool = False,
+    shred: str = "",
+    on_gap: str = "note",
+    recreated: Literal["fail", "rebuild", "new"] = "fail",
+) -> PipelineOptions:
+    from topics.spark.session import check_spark
+
+    check_spark()
+    from topics.spark.history import delta
+    from topics.spark.parts import parse_shreds
+    from topics.spark.pipeline import PipelineOptions
+
+    delta()
+    if url is not None and path is not None:
+        raise InvalidRequest("give either --url or --path, not both")
+    return PipelineOptions(
+        table=os.path.abspath(table) if "://" not in table else table,
+        url=None if path is not None else url or DEFAULT_URL,
+        path=path,
+        token=os.environ.get("TOPICS_TOKEN") or None,
+        topics=topics,
+        tail=tail,
+        shreds=parse_shreds(shred),
+        gap_fails=on_gap == "fail",
+        recreated=recreated,
+    )
+
+
+def _session(master: str | None, errors: Console) -> Callable[[], SparkSession]:
+    """Started when the first file has to be written: a round with nothing to do needs none."""
+    found: list[SparkSession] = []
+
+    def get() -> SparkSession:
+        if not found:
+            from topics.spark import session
+
+            with errors.status("starting Spark"):
+                found.append(session("topics pipeline", master))
+        return found[0]
+
+    return get
+
+
+def _tell(output: Output, round_of: Iterator[Exported], errors: Console) -> bool:
+    """True if a topic failed."""
+    failed = False
+    while True:
+        with errors.status("exporting"):
+            done = next(round_of, None)
+        if done is None:
+            return failed
+        failed = failed or done.error is not None
+        output.line(_values(done), _line(done))
+
+
+def _values(done: Exported) -> dict[str, Any]:
+    speed = done.bytes / 1e6 / done.seconds if done.seconds else 0.0
+    return {**asdict(done), "seconds": round(done.seconds, 3), "mb_per_s": round(speed, 1)}
+
+
+def _line(done: Exported) -> str:
+    if done.error is not None:
+        return f"{done.topic}: failed: {done.error}"
+    if done.end_seq == done.start_seq:
+        return f"{done.topic}: nothing new, {done.lag:,} records behind"
+    rate = done.rows / done.seconds if done.seconds else 0.0
+    text = (
+        f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
+        f"({rate:,.0f}/s, {done.bytes / 1e6:.1f} MB in {done.files} files), {done.lag:,} behind"
+    )
+    for low, high, why in done.gaps:
+        text += f"; lost {low}-{high} ({why})"
+    return text + (f"; {done.joined} files fewer" if done.joined else "")
+
+
+def _pause(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([smh])", text.strip())
+    if match is None or not int(match.group(1)):
+        raise InvalidRequest(f"--every is {text!r}: write it as 30s, 5m or 1h")
+    return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def make_app() -> App:
+    app = App(
+        name="pipeline",
+        help="Turn the history of topics into Delta tables: run, status, rebuild.",
+        help_format="plaintext",
+        help_epilogue=EXAMPLES,
+    )
+    for command in (run, status, rebuild):
+        app.command(command)
+    return app

@@ -1,0 +1,185 @@
+"""A history table: a Delta table that is its own checkpoint.
+
+Every commit carries the transaction `topics:<store>-<topic_id>` whose version is the next seq to export. Mark, plan and
+commit use one loaded table; a commit that finds the table changed fails, and nothing of it is tried again: the next
+round loads the table anew and starts from its mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.model.errors import Conflict, InvalidConfig, InvalidRequest
+from topics.spark.parts import Shred, Written, table_schema
+from topics.spark.places import Head, Loss
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+SMALL_BYTES: Final = 64 << 20
+FILE_BYTES: Final = 192 << 20
+COMPACT_FILES: Final = 16
+"""So many small files are worth a rewrite."""
+VACUUM_HOURS: Final = 24
+"""Files that no version names, left by rounds that failed, stay this long: another exporter may be about to commit."""
+
+
+def delta() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise InvalidConfig("history tables need deltalake: pip install 'topics[spark,lake]'") from None
+    return deltalake
+
+
+@dataclass(slots=True)
+class History:
+    """The table of one topic, loaded at one version."""
+
+    folder: str
+    topic: str
+    table: DeltaTable | None
+    """None: not there yet."""
+
+    @classmethod
+    def load(cls, root: str, topic: str) -> History:
+        folder = os.path.join(root, topic)
+        lake = delta()
+        if not lake.DeltaTable.is_deltatable(folder):
+            if os.path.isdir(folder) and os.listdir(folder):
+                raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")
+            return cls(folder, topic, None)
+        return cls(folder, topic, lake.DeltaTable(folder))
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """(instance of the topic, its name) that the table was made for."""
+        assert self.table is not None
+        kept = self.table.metadata().configuration
+        return f"{kept.get('topics.store', '?')}-{kept.get('topics.topic_id', '?')}", kept.get("topics.topic", "?")
+
+    def mark(self, head: Head) -> int:
+        """The next seq to export; Conflict if the table belongs to another topic or lies ahead of it."""
+        if self.table is None:
+            return 1
+        owner, name = self.owner
+        if name != self.topic:
+            raise Conflict(f"the table {self.folder} holds topic {name!r}, not {self.topic!r}: name another --table")
+        if owner != head.id:
+            raise Conflict(
+                f"topic {self.topic!r} was dropped and made again since its table {self.folder} was written: "
+                "--recreated rebuild replaces the table, --recreated new keeps it aside and starts another"
+            )
+        found = self.table.transaction_version(app_id(head.id))
+        mark = 1 if found is None else int(found)
+        if mark > head.head_seq + 1:
+            raise Conflict(
+                f"the table {self.folder} ends at seq {mark - 1} but the topic at {head.head_seq}: the data directory "
+                "is older than the table (restored from a backup?); --recreated rebuild replaces the table"
+            )
+        return mark
+
+    def create(self, head: Head, shreds: tuple[Shred, ...]) -> None:
+        store, _, topic_id = head.id.rpartition("-")
+        self.table = delta().DeltaTable.create(
+            self.folder,
+            table_schema(shreds),
+            mode="error",
+            name=self.topic,
+            configuration={"topics.store": store, "topics.topic_id": topic_id, "topics.topic": self.topic},
+            raise_if_key_not_exists=False,
+        )
+
+    def check_columns(self, shreds: tuple[Shred, ...]) -> None:
+        """Conflict if the table was made with other columns."""
+        assert self.table is not None
+        found = {field.name for field in self.table.schema().fields}
+        wanted = set(table_schema(shreds).names)
+        if found != wanted:
+            extra = ", ".join(sorted(found ^ wanted))
+            raise Conflict(
+                f"the table {self.folder} has other typed columns ({extra}): give the same --shred, or rebuild"
+            )
+
+    def commit(self, head: Head, next_seq: int, files: list[Written], losses: list[Loss]) -> None:
+        """Once; whatever goes wrong ends the round."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction
+
+        assert self.table is not None
+        now_ms = int(time.time() * 1000)
+        actions: list[Any] = [AddAction(one.path, one.size, {}, now_ms, True, one.stats) for one in files if one.path]
+        told: dict[str, Any] = {"topics.next_seq": str(next_seq)}
+        if losses:
+            told["topics.gaps"] = json.dumps([[loss.gap_from, loss.gap_to, loss.reason] for loss in losses])
+        try:
+            self.table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self.table.schema(),
+                commit_properties=CommitProperties(
+                    custom_metadata=told,
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(app_id(head.id), next_seq)],
+                ),
+            )
+        except Exception as error:
+            raise Conflict(f"the table {self.folder} was not changed, somebody else did so first ({error})") from None
+
+    def compact(self) -> int:
+        """Join small files in seq order where there are many; how many files fewer there are."""
+        lake = delta()
+        table = lake.DeltaTable(self.folder)
+        sizes = [int(size) for size in _column(table, "size_bytes")]
+        small = [size for size in sizes if size < SMALL_BYTES]
+        if len(small) < COMPACT_FILES or sum(small) * 4 < sum(sizes):
+            return 0
+        properties = lake.WriterProperties(compression="ZSTD", compression_level=3)
+        table.optimize.z_order(["seq"], target_size=FILE_BYTES, writer_properties=properties)
+        return len(sizes) - len(lake.DeltaTable(self.folder).file_uris())
+
+    def vacuum(self) -> None:
+        if self.table is not None:
+            self.table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
+
+    def gaps(self) -> list[tuple[int, int, str]]:
+        """What was lost before it could be exported, as the commits tell it."""
+        if self.table is None:
+            return []
+        found = [json.loads(entry["topics.gaps"]) for entry in self.table.history() if "topics.gaps" in entry]
+        return sorted((int(low), int(high), str(why)) for gaps in found for low, high, why in gaps)
+
+    def numbers(self) -> tuple[int, int, int]:
+        """(rows, files, bytes)."""
+        if self.table is None:
+            return 0, 0, 0
+        rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
+        return sum(map(int, rows)), len(sizes), sum(map(int, sizes))
+
+    def put_aside(self) -> str:
+        """Move the folder out of the way."""
+        aside = f"{self.folder}.old-{uuid.uuid4().hex[:8]}"
+        os.rename(self.folder, aside)
+        self.table = None
+        return aside
+
+
+def _column(table: DeltaTable, name: str) -> list[Any]:
+    import pyarrow as pa
+
+    values: list[Any] = pa.table(table.get_add_actions(flatten=True)).column(name).to_pylist()
+    return values
+
+
+def app_id(instance: str) -> str:
+    return f"topics:{instance}"
+
+
+def remove(folder: str) -> None:
+    shutil.rmtree(folder)

@@ -1,0 +1,209 @@
+"""One Parquet file of a history table: written by a task, described by a few numbers for the driver's commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from topics.format.decode import COLUMN_DATA, COLUMN_KEY, COLUMN_META, COLUMN_NODE, COLUMN_TAG, COLUMN_TS
+from topics.model.errors import CorruptFile, InvalidRequest
+from topics.spark.frames import Wanted
+from topics.spark.options import Filter
+from topics.spark.origin import Origin
+from topics.spark.payload import parse_texts
+from topics.spark.places import Damage, Loss, Span
+from topics.spark.rows import Rows
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+COLUMNS: Final = pa.schema(
+    [
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("ts", TIME, nullable=False),
+        ("tag", pa.string()),
+        ("node", pa.string()),
+        ("key", pa.string()),
+        ("data", pa.string()),
+        ("meta", pa.string()),
+    ]
+)
+_WANT: Final = COLUMN_TS | COLUMN_TAG | COLUMN_NODE | COLUMN_KEY | COLUMN_DATA | COLUMN_META
+
+SHREDDED: Final = {
+    "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "boolean": pa.bool_(),
+    "timestamp": TIME,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shred:
+    """A typed column taken from the JSON of `data`."""
+
+    path: tuple[str, ...]
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return "_".join(self.path)
+
+
+def parse_shreds(text: str) -> tuple[Shred, ...]:
+    """`customer.id:bigint,total:double`."""
+    shreds = []
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        path, colon, kind = piece.rpartition(":")
+        names = tuple(path.split("."))
+        if not colon or kind not in SHREDDED or not all(names):
+            raise InvalidRequest(
+                f"--shred {piece!r}: write path:type, such as customer.id:bigint; types: {', '.join(SHREDDED)}"
+            )
+        shreds.append(Shred(names, kind))
+    names_of = [shred.name for shred in shreds]
+    taken = set(COLUMNS.names) | {name for name in names_of if names_of.count(name) > 1}
+    clash = next((name for name in names_of if name in taken), None)
+    if clash is not None:
+        raise InvalidRequest(f"--shred gives two columns the name {clash!r}")
+    return tuple(shreds)
+
+
+def table_schema(shreds: tuple[Shred, ...]) -> pa.Schema:
+    schema = COLUMNS
+    for shred in shreds:
+        schema = schema.append(pa.field(shred.name, SHREDDED[shred.kind]))
+    return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file as the driver's commit needs it."""
+
+    path: str
+    """Below the table's folder; empty where no record was left to write."""
+    size: int = 0
+    rows: int = 0
+    stats: str = ""
+    losses: tuple[Loss, ...] = ()
+    """Found while reading: gone since the round was planned."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Reads spans and writes one file into `folder`."""
+
+    folder: str
+    origin: Origin
+    shreds: tuple[Shred, ...]
+    level: int = 3
+    _bounds: dict[str, list[Any]] = field(default_factory=dict)
+    _nulls: dict[str, int] = field(default_factory=dict)
+
+    def write(self, spans: list[Span]) -> Written:
+        name = f"part-{spans[0].start_seq:019d}-{uuid.uuid4()}.parquet"
+        path = os.path.join(self.folder, name)
+        schema = table_schema(self.shreds)
+        losses: list[Loss] = []
+        rows = 0
+        self._bounds, self._nulls = {}, {}
+        writer: pq.ParquetWriter | None = None
+        try:
+            for item in self.origin.read(spans, Wanted(_WANT, True, Filter())):
+                if isinstance(item, Loss):
+                    losses.append(item)
+                elif isinstance(item, Damage):
+                    raise CorruptFile(
+                        item.path,
+                        item.offset,
+                        f"record {item.seq} of topic {item.topic!r} fails its check; restore the file",
+                    )
+                elif item.count:
+                    batch = self._batch(item, schema)
+                    if writer is None:
+                        writer = open_parquet(path, schema, self.level)
+                    writer.write_batch(batch)
+                    rows += item.count
+                    self._measure(batch)
+        except BaseException:
+            if writer is not None:
+                writer.close()
+                os.unlink(path)
+            raise
+        if writer is None:
+            return Written("", losses=tuple(losses))
+        writer.close()
+        _sync(path)
+        return Written(name, os.path.getsize(path), rows, self._stats(rows), tuple(losses))
+
+    def _batch(self, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+        texts = [
+            rows.texts.get(name, pa.nulls(rows.count, pa.string())) for name in ("tag", "node", "key", "data", "meta")
+        ]
+        columns = [rows.seq, rows.ts, *texts]
+        if self.shreds:
+            columns += shredded(rows.texts["data"], self.shreds)
+        return pa.record_batch(columns, schema=schema)
+
+    def _measure(self, batch: pa.RecordBatch) -> None:
+        for name in ("seq", "ts"):
+            low_high = pc.min_max(batch.column(name)).as_py()
+            bounds = self._bounds.setdefault(name, [low_high["min"], low_high["max"]])
+            bounds[0], bounds[1] = min(bounds[0], low_high["min"]), max(bounds[1], low_high["max"])
+        for name in batch.schema.names:
+            self._nulls[name] = self._nulls.get(name, 0) + batch.column(name).null_count
+
+    def _stats(self, rows: int) -> str:
+        low, high = ({name: _plain(bounds[side]) for name, bounds in self._bounds.items()} for side in (0, 1))
+        return json.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": self._nulls})
+
+
+def open_parquet(path: str, schema: pa.Schema, level: int) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=["tag", "node"],
+        column_encoding={"seq": "DELTA_BINARY_PACKED", "ts": "DELTA_BINARY_PACKED"},
+        write_page_index=True,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Delta writes times with milliseconds."""
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" if hasattr(value, "strftime") else value
+
+
+def _sync(path: str) -> None:
+    """The commit that will name it must not outlive it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def shredded(texts: pa.Array, shreds: tuple[Shred, ...]) -> list[pa.Array]:
+    """The typed columns; null where a payload has no such value or another type."""
+    tree: dict[str, Any] = {}
+    for shred in shreds:
+        at = tree
+        for name in shred.path[:-1]:
+            at = at.setdefault(name, {})
+        at[shred.path[-1]] = SHREDDED[shred.kind]
+    parsed = parse_texts(texts, _struct(tree), False)
+    columns = []
+    for shred in shreds:
+        column = parsed
+        for name in shred.path:
+            column = pc.struct_field(column, name)
+        columns.append(column)
+    return columns
+
+
+def _struct(tree: dict[str, Any]) -> pa.DataType:
+    return pa.struct([(name, _struct(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items()])

@@ -1,0 +1,241 @@
+"""The pipeline: what a topic has sealed since the last round becomes Parquet, and one commit of its history table.
+
+    mark of the table ─▶ plan: where those seqs are ─▶ tasks: decode, check, write Parquet ─▶ one Delta commit
+
+A round that dies leaves files that no version names, and nothing else: the next one starts from the same mark.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from topics.model.errors import Conflict, InvalidRequest, RecordsLost, TopicsError
+from topics.spark.history import History, remove
+from topics.spark.options import Options
+from topics.spark.origin import Origin, open_origin
+from topics.spark.packing import pack
+from topics.spark.parts import Shred, Writer, Written
+from topics.spark.places import Head, Loss, SegmentPlace, Span
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_SOURCE_BYTES: Final = 768 << 20
+"""Stored bytes for one file: JSON shrinks to a quarter of it or less."""
+SPREAD_BYTES: Final = 32 << 20
+"""Less than this is not worth a task of its own."""
+
+Recreated = Literal["fail", "rebuild", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    table: str
+    """Folder of all tables; each topic has its own below it."""
+    url: str | None = None
+    path: str | None = None
+    token: str | None = field(default=None, repr=False)
+    topics: str = "*"
+    tail: bool = False
+    """Export durable records that are not sealed yet, too."""
+    shreds: tuple[Shred, ...] = ()
+    gap_fails: bool = False
+    recreated: Recreated = "fail"
+    compact: bool = True
+
+    def origin(self) -> Origin:
+        return open_origin(Options(path=self.path, url=self.url, token=self.token))
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a round did for one topic."""
+
+    topic: str
+    start_seq: int
+    end_seq: int
+    """Equal to `start_seq`: there was nothing to do."""
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    lag: int = 0
+    """Records that are not in the table yet."""
+    gaps: tuple[tuple[int, int, str], ...] = ()
+    joined: int = 0
+    """Small files that compaction made fewer."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    topic: str
+    folder: str
+    exists: bool
+    rows: int
+    files: int
+    bytes: int
+    next_seq: int
+    head_seq: int
+    lag: int
+    gaps: tuple[tuple[int, int, str], ...]
+    problem: str | None = None
+
+
+def chosen(options: PipelineOptions, origin: Origin) -> dict[str, Head]:
+    """InvalidRequest if no topic is meant."""
+    patterns = [pattern.strip() for pattern in options.topics.split(",")]
+    names = [name for name in origin.topic_names() if any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+    if not names:
+        raise InvalidRequest(f"no topic matches --topics {options.topics!r}")
+    heads: dict[str, Head] = {}
+    for at in range(0, len(names), 1000):
+        heads.update(origin.heads(dict.fromkeys(names[at : at + 1000], 1)))
+    return {name: head for name, head in heads.items() if head.durable_seq is not None}
+
+
+def check_folder(root: str) -> None:
+    """InvalidRequest if nothing can be written there."""
+    if "://" in root and not root.startswith("file://"):
+        raise InvalidRequest(f"--table {root!r}: tables are written to folders of this machine")
+    try:
+        os.makedirs(root, exist_ok=True)
+        probe = os.path.join(root, f".topics-probe-{os.getpid()}")
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise InvalidRequest(
+            f"the folder {root} cannot be written ({error.strerror}): name another with --table"
+        ) from None
+
+
+def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
+    """One round over all chosen topics. A topic's own trouble is told and does not stop the others."""
+    check_folder(options.table)
+    origin = options.origin()
+    for name, head in sorted(chosen(options, origin).items()):
+        began = time.monotonic()
+        try:
+            yield export(spark, options, origin, name, head)
+        except TopicsError as error:
+            yield Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
+
+
+def export(
+    spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, name: str, head: Head
+) -> Exported:
+    began = time.monotonic()
+    history = History.load(options.table, name)
+    aside = None
+    try:
+        mark = history.mark(head)
+    except Conflict:
+        if options.recreated == "fail" or history.owner[1] != name:
+            raise
+        aside, mark = history.put_aside(), 1
+    if history.table is not None:
+        history.check_columns(options.shreds)
+    spans, losses, end = _plan(options, origin, name, head, mark)
+    if losses and options.gap_fails:
+        lost = losses[0]
+        raise RecordsLost(
+            f"records {lost.gap_from} to {lost.gap_to} of topic {name!r} are lost ({lost.reason}) before they were "
+            "exported: run without --on-gap fail to note it in the table and go on"
+        )
+    if end <= mark:
+        return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark)
+    if history.table is None:
+        history.create(head, options.shreds)
+    written = _write(spark, history.folder, origin, options.shreds, spans)
+    losses += [loss for one in written for loss in one.losses]
+    history.commit(head, end, written, losses)
+    joined = history.compact() if options.compact else 0
+    if aside is not None and options.recreated == "rebuild":
+        remove(aside)
+    return Exported(
+        name,
+        mark,
+        end,
+        rows=sum(one.rows for one in written),
+        files=sum(bool(one.path) for one in written),
+        bytes=sum(one.size for one in written),
+        seconds=time.monotonic() - began,
+        lag=head.head_seq + 1 - end,
+        gaps=tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses),
+        joined=joined,
+    )
+
+
+def _plan(
+    options: PipelineOptions, origin: Origin, name: str, head: Head, mark: int
+) -> tuple[list[Span], list[Loss], int]:
+    """Contiguous from the mark on: what is sealed, or with `tail` all that is durable."""
+    assert head.durable_seq is not None
+    limit = head.durable_seq + 1
+    if mark >= limit:
+        return [], [], mark
+    plan = origin.plan(name, head.topic_id, mark, limit)
+    spans = sorted(plan.spans, key=lambda span: span.start_seq)
+    end = limit
+    if not options.tail:
+        unsealed = (s for s in spans if not isinstance(s.place, SegmentPlace) or not s.place.sealed)
+        end = min((span.start_seq for span in unsealed), default=limit)
+    spans = [span for span in spans if span.end_seq <= end]
+    return spans, [loss for loss in plan.losses if loss.gap_from < end], end
+
+
+def _write(
+    spark: Callable[[], SparkSession], folder: str, origin: Origin, shreds: tuple[Shred, ...], spans: list[Span]
+) -> list[Written]:
+    total = sum(span.bytes for span in spans)
+    wanted = max(-(-total // FILE_SOURCE_BYTES), min(os.cpu_count() or 1, total // SPREAD_BYTES), 1)
+    partitions = pack(spans, 1, wanted) if spans else []
+    if not partitions:
+        return []
+    writer = Writer(folder, origin, shreds)
+    context = spark().sparkContext
+    found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
+    return found
+
+
+def read_status(options: PipelineOptions) -> list[Status]:
+    origin = options.origin()
+    found = []
+    for name, head in sorted(chosen(options, origin).items()):
+        history = History.load(options.table, name)
+        problem, mark = None, 1
+        try:
+            mark = history.mark(head)
+        except Conflict as error:
+            problem = error.message
+        rows, files, size = history.numbers()
+        lag = head.head_seq + 1 - mark
+        gaps = tuple(history.gaps())
+        exists = history.table is not None
+        found.append(Status(name, history.folder, exists, rows, files, size, mark, head.head_seq, lag, gaps, problem))
+    return found
+
+
+def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
+    """Write every chosen table anew; the old one goes when its successor is complete."""
+    check_folder(options.table)
+    origin = options.origin()
+    for name, head in sorted(chosen(options, origin).items()):
+        history = History.load(options.table, name)
+        aside = history.put_aside() if history.table is not None else None
+        try:
+            done = export(spark, options, origin, name, head)
+        except BaseException:
+            if aside is not None:
+                if os.path.isdir(history.folder):
+                    remove(history.folder)
+                os.rename(aside, history.folder)
+            raise
+        if aside is not None:
+            remove(aside)
+        yield done

@@ -1,0 +1,62 @@
+"""A history table and the live rest of its topic as one DataFrame, without a seam: `topics.spark.table(...)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from topics.model.errors import InvalidRequest
+from topics.spark.history import app_id, delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA: Final = "seq bigint, ts timestamp, tag string, node string, key string, data string, meta string"
+
+
+def table(
+    spark: SparkSession,
+    table_url: str,
+    server_url: str | None = None,
+    as_of_seq: int | None = None,
+    *,
+    token: str | None = None,
+) -> DataFrame:
+    """Every live record of a topic once: those of one version of its history table, and from that version's mark on
+    those of the server. Without `server_url` the table alone. `as_of_seq` ends it with that seq.
+
+    Records deleted after they were exported are still in the table, until deletes follow into it.
+    """
+    lake = delta()
+    folder = table_url.removeprefix("file://")
+    if not lake.DeltaTable.is_deltatable(folder):
+        raise InvalidRequest(f"{table_url} is no history table: topics pipeline run --table writes one per topic")
+    loaded = lake.DeltaTable(folder)
+    kept = loaded.metadata().configuration
+    if "topics.topic" not in kept:
+        raise InvalidRequest(f"{table_url} is a Delta table of something else: it names no topic")
+    instance = f"{kept['topics.store']}-{kept['topics.topic_id']}"
+    mark = loaded.transaction_version(app_id(instance)) or 1
+    files = loaded.file_uris()
+    if files:
+        frame = spark.read.parquet(*files).selectExpr(*(column.split()[0] for column in SCHEMA.split(", ")))
+    else:
+        frame = spark.createDataFrame([], SCHEMA)
+    if server_url is not None:
+        reader = spark.read.format("topics").option("url", server_url).option("topic", kept["topics.topic"])
+        if token is not None:
+            reader = reader.option("token", token)
+        check_instance(server_url, token, kept["topics.topic"], instance)
+        frame = frame.unionByName(reader.option("startSeq", str(mark)).schema(SCHEMA).load())
+    return frame if as_of_seq is None else frame.where(f"seq <= {int(as_of_seq)}")
+
+
+def check_instance(url: str, token: str | None, topic: str, instance: str) -> None:
+    """InvalidRequest if the server's topic is not the one of the table."""
+    from topics.spark.options import Options
+    from topics.spark.origin import open_origin
+
+    heads = open_origin(Options(url=url, token=token)).heads({topic: 1})
+    if topic not in heads:
+        raise InvalidRequest(f"the server at {url} has no topic {topic!r}, whose history the table holds")
+    if heads[topic].id != instance:
+        raise InvalidRequest(f"the table holds another instance of topic {topic!r} than the server at {url}")
