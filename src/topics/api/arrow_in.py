@@ -37,10 +37,13 @@ def records_of_arrow(body: bytes) -> list[RecordIn]:
         raise InvalidRequest("the Arrow stream has no column 'data'")
     columns = {name: _column(table, name) for name in _COLUMNS if name in names}
     blank = [None] * table.num_rows
-    return [
-        RecordIn(data, tag, node, key, *(msgspec.UNSET if value is None else value for value in (meta, delay_ms)))
-        for tag, node, key, data, meta, delay_ms in zip(*(columns.get(name, blank) for name in _COLUMNS), strict=True)
+    texts = [columns.get(name, blank) for name in ("data", *_TEXTS)]
+    unset = [msgspec.UNSET] * table.num_rows
+    others = [
+        [msgspec.UNSET if value is None else value for value in columns[name]] if name in columns else unset
+        for name in ("meta", "delay_ms")
     ]
+    return list(map(RecordIn, *texts, *others))  # in the order of its fields
 
 
 def _column(table: Any, name: str) -> list[Any]:
@@ -108,15 +111,16 @@ def _is_text(kind: Any) -> bool:
 def _payloads(values: list[Any], name: str, is_text: bool) -> list[Any]:
     """JSON text of each row: as it is where the column holds text, else made of its values. A null `data` is JSON
     null, a null `meta` is none."""
-    empty = b"null" if name == "data" else None
+    empty = msgspec.Raw(b"null") if name == "data" else None
     found: list[Any] = []
-    for index, value in enumerate(values):
-        if value is None:
-            found.append(None if empty is None else msgspec.Raw(empty))
-            continue
-        try:
-            text = compact_json(value.encode(), limits.JSON_DEPTH) if is_text else encode_value(value)
-        except (BadJson, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRecord(index, f"{name!r} is not JSON: {error}") from None
-        found.append(msgspec.Raw(text))
+    try:
+        if is_text:
+            for value in values:
+                text = empty if value is None else msgspec.Raw(compact_json(value.encode(), limits.JSON_DEPTH))
+                found.append(text)
+        else:
+            for value in values:
+                found.append(empty if value is None else msgspec.Raw(encode_value(value)))
+    except (BadJson, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRecord(len(found), f"{name!r} is not JSON: {error}") from None
     return found
