@@ -18,6 +18,7 @@ import msgspec
 from topics.broker.local import LocalQueue
 from topics.broker.queue import Queues
 from topics.broker.steps import Nap, Steps
+from topics.broker.waiting import Staging
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.host.clock import Clock, SteadyClock, SystemClock
@@ -108,6 +109,8 @@ class Log:
         self._committer = Committer(self._store, self._lock)
         self._background = Background(self._store, self._committer)
         self._queues = Queues(self._store, self._swept)
+        self.staging = Staging(self._store, self._committer, self._background)
+        """Parts that are durable and invisible, and their commit, once, in one topic or several."""
         self.path = path
         self.store_id = self._store.store_id
         self.recovery_report: list[str] = list(self._store.report)
