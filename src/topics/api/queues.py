@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -18,7 +19,6 @@ from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRequest
 
 _LEASE: Final = "lease_"
-_HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 def claim(service: Service, call: Call) -> Steps[Response]:
@@ -74,8 +74,9 @@ def extend(service: Service, call: Call) -> Steps[Response]:
 
 def read_tokens(node: str, seqs: list[int], lease_ids: list[str]) -> Sequence[int | None]:
     """The lease ids as numbers, one per seq; None where none is given."""
-    for seq in seqs:
-        bounded(seq, "seqs", U64)
+    if seqs:
+        bounded(min(seqs), "seqs", U64)
+        bounded(max(seqs), "seqs", U64)
     tokens = [_token(text) for text in lease_ids]
     if not node:
         raise InvalidRequest("'node' is empty; name who holds the leases")
@@ -94,9 +95,13 @@ def _token(text: str) -> int | None:
     if not text:
         return None
     digits = text.removeprefix(_LEASE)
-    if digits == text or not digits or not _HEX.issuperset(digits) or len(digits.lstrip("0")) > 16:
-        raise InvalidRequest("a lease id is 'lease_' and a hexadecimal number, or empty where none is meant")
-    return int(digits, 16)
+    # What `int` would take beyond that: signs, underscores, digits of other scripts.
+    if digits != text and digits.isalnum() and digits.isascii():
+        with suppress(ValueError):
+            token = int(digits, 16)
+            if token <= U64:
+                return token
+    raise InvalidRequest("a lease id is 'lease_' and a hexadecimal number, or empty where none is meant")
 
 
 def _counts(done: Settled) -> bytes:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from topics.format.control import LeaseRow
+from topics.format.frame import NODE
 from topics.format.ops import render_json
 from topics.format.render import NEWLINE, WITH_DATA, WITH_META, WITH_TAGS
 from topics.model.record import Gap, Record
 from topics.storage.reader import FrameBatch, Slice, fetch_few, plan
 from topics.storage.scan import check_there, scan
 from topics.storage.store import Store
+from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic, runs_of
 
 _WANT: Final = WITH_TAGS | WITH_META | WITH_DATA
@@ -75,15 +77,15 @@ def render_jobs(store: Store, hand: Hand) -> list[tuple[int, bytes]]:
         )  # fmt: skip
         if not count:
             continue
+        with_node = any(flags & NODE for flags in bytes(batch.entries)[16::ENTRY_SIZE])
         for line in text.split(b"\n"):
             if not line:
                 continue
-            head, rest = line.split(b",", 1)
-            _, token, _, deliveries = rows[seq := int(head[8:])]
-            node = _NODE.match(rest, rest.index(b","))  # behind the time, and nowhere else
+            head, _, rest = line.partition(b",")
+            seq, token, _, deliveries = rows[int(head[8:])]
+            node = _NODE.match(rest, rest.index(b",")) if with_node else None  # behind the time, and nowhere else
             if node is not None:
                 rest = rest[: node.start()] + rest[node.end() :]
-            jobs.append((seq, b'%b,"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b' % (
-                head, token, hand.deadline, deliveries, rest,
-            )))  # fmt: skip
+            shape = b'%b,"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
+            jobs.append((seq, shape % (head, token, hand.deadline, deliveries, rest)))
     return jobs

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, Self
 
 import msgspec
@@ -316,8 +317,8 @@ class Lease(msgspec.Struct, frozen=True):
         fixed = struct.pack("<BQQQ", self.event, self.lease_id, self.deadline, self.deliveries)
         body = fixed + lp(self.node.encode())
         if self.more:
-            flat = [value for row in self.more for value in row]
-            body += struct.pack(f"<I{len(flat)}Q", len(self.more), *flat)
+            count = len(self.more)
+            body += struct.pack(f"<I{4 * count}Q", count, *chain.from_iterable(self.more))
         return body
 
     @classmethod

@@ -13,6 +13,7 @@ import numpy as np
 BLOCK = 4096
 _BYTES = BLOCK // 8
 _FULL = b"\xff" * _BYTES
+_FEW = 256
 
 
 class DeadSet:
@@ -102,7 +103,11 @@ class DeadSet:
             high = min(end, (number + 1) * BLOCK)
             start = (low - number * BLOCK) >> 3
             piece = self._blocks[number][start : (high - number * BLOCK + 7) >> 3]
-            if piece.count(0) == len(piece):  # the usual case near the head, and far quicker than taking it apart
+            # None of them is the usual case near the head, and quicker to see than bits are taken apart.
+            if high - low <= _FEW:
+                if not int.from_bytes(piece, "little") >> (low & 7) & (1 << high - low) - 1:
+                    continue
+            elif piece.count(0) == len(piece):
                 continue
             if out is None:
                 out = np.zeros(count, dtype=np.uint8)

@@ -24,6 +24,9 @@ from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.topic import Effect, Topic, runs_of
 from topics.storage.wal import Shard
 
+_WINDOW = 64
+"""Fresh seqs that are looked at together."""
+
 
 class Now(NamedTuple):
     wall_ms: int
@@ -80,9 +83,10 @@ def fresh_seqs(topic: Topic, start: int) -> Iterator[int]:
     """Live seqs from `start` on, those whose end is ordered left out."""
     seq, end, overlay = start, topic.head + 1, topic.ordered.overlay
     while (seq := topic.dead.next_live(seq, end)) < end:
-        if overlay is None or seq not in overlay:
-            yield seq
-        seq += 1
+        stop = min(seq + _WINDOW, end)
+        gone = topic.gone_mask(seq, stop - seq, overlay)
+        yield from range(seq, stop) if gone is None else (seq + at for at, dead in enumerate(gone) if not dead)
+        seq = stop
 
 
 def sweep(topic: Topic, shard: Shard, now: Now) -> None:
@@ -130,7 +134,7 @@ def order_ack(
 ) -> Verdict:
     verdict = _judge(topic, shard, node, seqs, tokens, now)
     queue = queue_of(topic)
-    there = [seq for seq in verdict.done if not queue.is_gone(seq)]
+    there = [seq for seq in verdict.done if not queue.is_gone(seq)] if queue.has_gone else verdict.done
     if there:
         _check(topic, shard)
         verdict.submission = _order_end(topic, shard, sorted(there), now, None)
@@ -272,7 +276,8 @@ def _order_event(
             queue.leases.give_back(seqs, now.ms)
 
     submission = Submission(topic.id, buffers, apply, needs_sync=sync, on_fail=fail)
-    queue.leases.hold(seqs, submission)
+    if event != LeaseEvent.CLAIMED:  # a deal holds what it gives by itself, and nobody waits for a claim
+        queue.leases.hold(seqs, submission)
     return shard.submit(submission)
 
 

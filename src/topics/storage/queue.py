@@ -89,6 +89,10 @@ class Queue:
             return "settled"
         return "token" if token is not None and token != gone.token else None
 
+    @property
+    def has_gone(self) -> bool:
+        return bool(self._gone)
+
     def is_gone(self, seq: int) -> bool:
         return seq in self._gone
 
