@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -97,10 +96,12 @@ def _token(text: str) -> int | None:
     digits = text.removeprefix(_LEASE)
     # What `int` would take beyond that: signs, underscores, digits of other scripts.
     if digits != text and digits.isalnum() and digits.isascii():
-        with suppress(ValueError):
+        try:
             token = int(digits, 16)
-            if token <= U64:
-                return token
+        except ValueError:
+            token = U64 + 1
+        if token <= U64:
+            return token
     raise InvalidRequest("a lease id is 'lease_' and a hexadecimal number, or empty where none is meant")
 
 

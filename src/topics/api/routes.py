@@ -26,7 +26,7 @@ from topics.api import (
 )
 from topics.api.auth import NO_SCOPE, Scope
 from topics.api.call import Handler
-from topics.api.shapes import AppendOut, DiffOut, KeyOut, RecordsOut
+from topics.api.shapes import AckOut, AppendOut, ClaimOut, DiffOut, ExtendOut, KeyOut, NackOut, RecordsOut
 from topics.api.wire import (
     AckIn,
     AppendIn,
@@ -202,10 +202,10 @@ ROUTES: Final = (
     Route(
         "POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn, answer=Deleted
     ),
-    Route("POST", f"{TOPIC}/claim", READ | WRITE, queues.claim, "Lease jobs of a queue", body=ClaimIn),
-    Route("POST", f"{TOPIC}/ack", WRITE, queues.ack, "Done with jobs: they are deleted", body=AckIn),
-    Route("POST", f"{TOPIC}/nack", WRITE, queues.nack, "Give jobs back, now or later", body=NackIn),
-    Route("POST", f"{TOPIC}/extend", WRITE, queues.extend, "Hold jobs for longer", body=ExtendIn),
+    Route("POST", f"{TOPIC}/claim", READ | WRITE, queues.claim, "Lease jobs of a queue", body=ClaimIn, answer=ClaimOut),
+    Route("POST", f"{TOPIC}/ack", WRITE, queues.ack, "Done with jobs: they are deleted", body=AckIn, answer=AckOut),
+    Route("POST", f"{TOPIC}/nack", WRITE, queues.nack, "Give jobs back, now or later", body=NackIn, answer=NackOut),
+    Route("POST", f"{TOPIC}/extend", WRITE, queues.extend, "Hold jobs for longer", body=ExtendIn, answer=ExtendOut),
     Route(
         "GET", f"{TOPIC}/work", READ | WRITE, work.work, "Jobs as they come, as server-sent events, each under a lease",
         query=("node", "max", "lease_ms", "token"), kinds=("text/event-stream",), query_token=True,

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from topics.model.job import Why
+
 
 class RecordOut(Struct, kw_only=True):
     seq: int = field(name="$seq")
@@ -78,3 +80,47 @@ class KeyOut(Struct, kw_only=True):
     records: list[RecordOut] | UnsetType = UNSET
     next_from_seq: int | UnsetType = UNSET
     head_seq: int | UnsetType = UNSET
+
+
+class JobOut(Struct, kw_only=True):
+    seq: int = field(name="$seq")
+    lease_id: str
+    """`lease_` and a hexadecimal number that no other lease of the topic ever has."""
+    deadline: int
+    """Ms since 1970: after it the job is anybody's."""
+    deliveries: int
+    ts: int = field(name="$ts")
+    tag: str | UnsetType = field(name="$tag", default=UNSET)
+    data: Any
+    meta: Any | UnsetType = UNSET
+
+
+class ClaimOut(Struct):
+    topic: str
+    claimed: list[JobOut]
+    count: int
+    ready: int
+
+
+class _SettledOut(Struct, kw_only=True):
+    topic: str
+    skipped: list[int]
+    why: dict[str, Why]
+    """Of those that were skipped, by seq."""
+
+
+class AckOut(_SettledOut, kw_only=True):
+    acked: int
+    ready: int
+    in_flight: int
+
+
+class NackOut(_SettledOut, kw_only=True):
+    nacked: int
+    ready: int
+    in_flight: int
+
+
+class ExtendOut(_SettledOut, kw_only=True):
+    extended: int
+    deadlines: dict[str, int]

@@ -181,6 +181,13 @@ def test_answers_are_as_described(api: Api, topic: str) -> None:
         ("POST", "/v0/heads", "/v0/heads", {"topics": {topic: 1}}),
         ("GET", "/v0/stats", "/v0/stats", None),
         ("POST", f"{place}/delete", "/v0/topics/{topic}/delete", {"before_seq": 9}),
+        ("PUT", f"{place}.q", "/v0/topics/{topic}", {"type": "queue"}),
+        ("POST", f"{place}.q", "/v0/topics/{topic}", {"records": [record] * 3}),
+        ("POST", f"{place}.q/claim", "/v0/topics/{topic}/claim", {"node": "w", "max": 3}),
+        ("POST", f"{place}.q/extend", "/v0/topics/{topic}/extend", {"node": "w", "seqs": [1, 9], "lease_ms": 500}),
+        ("POST", f"{place}.q/nack", "/v0/topics/{topic}/nack", {"node": "w", "seqs": [1, 9]}),
+        ("POST", f"{place}.q/ack", "/v0/topics/{topic}/ack", {"node": "w", "seqs": [2, 9]}),
+        ("POST", f"{place}.q/redrive", "/v0/topics/{topic}/redrive", {}),
     ):
         answer = api.call(method, target, body)
         assert answer.status in (200, 201), target
