@@ -20,6 +20,7 @@ from topics.model.errors import InvalidRequest, TopicsError
 from topics.model.record import Record
 from topics.storage.append import Append, order_append
 from topics.storage.leasing import Now, order_dead, order_revival, queue_of
+from topics.storage.scan import check_there
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
@@ -36,6 +37,7 @@ def bury(store: Store, topic: Topic, seqs: Sequence[int], now: Callable[[], Now]
     try:
         moved = yield from _copy(store, topic, seqs)
         with store.lock:
+            check_there(store, topic)
             ended = order_dead(topic, store.shard_for(topic), moved, now()) if moved else None
             left.difference_update(moved)
         yield from settled(ended)

@@ -16,7 +16,7 @@ from topics.broker.redrive import redrive
 from topics.broker.state import counts_of
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.model import limits
-from topics.model.errors import NotAQueue, TopicsError
+from topics.model.errors import NotAQueue, TopicNotFound, TopicsError
 from topics.model.job import Redriven
 from topics.rules.lease import Ask
 from topics.storage.leasing import (
@@ -123,7 +123,8 @@ class Queues:
         store = self._store
 
         def order() -> tuple[Claims, Now]:
-            self.find(topic.name)
+            if self.find(topic.name) is not topic:  # dropped meanwhile, and made again
+                raise TopicNotFound(topic.name)
             now = self.now()
             return order_claim(topic, store.shard_for(topic), asks, now), now
 

@@ -14,7 +14,7 @@ from topics.model.errors import Forbidden, TopicNotFound
 from topics.model.job import Redriven
 from topics.model.record import Gap, Record
 from topics.storage.delete import order_seqs
-from topics.storage.scan import scan
+from topics.storage.scan import check_there, scan
 from topics.storage.store import Store
 from topics.storage.submission import Submission
 from topics.storage.topic import Topic
@@ -86,6 +86,7 @@ def _move(store: Store, topic: Topic, chosen: dict[int, str]) -> Steps[int]:
         return 0
 
     def order() -> Submission | None:
+        check_there(store, topic)
         return order_seqs(topic, store.shard_for(topic), store.clock.now_ms(), done)
 
     yield from settled((yield from asked(store, order)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.contract.http.client import Api, Reply
+from tests.contract.http.client import Api, InProcess, Reply, eventually
 from tests.contract.http.inprocess import Engine
 
 
@@ -407,8 +408,6 @@ def test_dead_letters_go_elsewhere_if_told(api: Api, topic: str) -> None:
 
 
 def test_claims_within_the_window_share_evenly_each_with_its_own_lease(engine: Engine, own: Api) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     queue(own, "q", 20, claim_jitter_ms=300)
     with ThreadPoolExecutor(4) as pool:
         asked = [(f"n{number}", 60_000 * (number + 1)) for number in range(4)]
@@ -422,12 +421,22 @@ def test_claims_within_the_window_share_evenly_each_with_its_own_lease(engine: E
     assert spans[0] < 90_000
 
 
+def test_a_cohort_whose_topic_goes_is_told_so(engine: Engine, own: Api) -> None:
+    queue(own, "q", 3, claim_jitter_ms=400)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(post, own, "q", "claim", node=f"n{number}") for number in range(2)]
+        cohorts = engine.service.broker.queues._cohorts
+        assert eventually(lambda: sum(len(cohort.members) for cohort in cohorts.values()) == 2)
+        own.call("DELETE", "/v0/topics/q")
+        queue(own, "q", 1)
+        assert {call.result().problem for call in waiting} == {(404, "topic_not_found")}
+    assert len(claim(own, "q")) == 1
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
 def reopened(engine: Engine, path: str) -> tuple[Engine, Api]:
-    from tests.contract.http.client import InProcess
-
     engine.close()
     again = Engine(path)
     again.clock.advance(engine.clock._ahead_ms)
@@ -436,8 +445,6 @@ def reopened(engine: Engine, path: str) -> tuple[Engine, Api]:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_counts_delays_and_dead_letters_survive_a_clean_restart(tmp_path: Any, durable: bool) -> None:
-    from tests.contract.http.client import InProcess
-
     path = str(tmp_path / "store")
     engine = Engine(path)
     own = Api(InProcess(engine))
