@@ -281,6 +281,8 @@ class Client:
             gone = set()
         if gone != {seq for seq in [*state.records, *(r.seq for r in records)] if seq <= floor}:
             raise Violation(f"append to {instance} evicts through {floor}, expected to evict {sorted(gone)}")
+        if gone and token is not None and floor != max(gone):
+            raise Violation(f"append to {instance} tells of a loss through {floor}, and {max(gone)} was the last of it")
         if gone:
             self.counts["evict by cap"] += 1
         self.oracle.memory.append(instance.id, records)
@@ -378,11 +380,13 @@ class Client:
             early = [record.seq for record in gone if now - record.ts <= config.ttl_ms]
             if not config.ttl_ms or early:
                 raise Violation(f"{instance}: records {early} expired too early, by {change}")
+            if change.expiry_floor not in state.records:
+                raise Violation(f"{instance}: {change} tells of a loss through a record that was none")
             self.counts["expire"] += 1
         if change.evict_floor > state.evict_floor:
             over = oldest_over_cap(list(published.records.values()), config)
             took = {seq for seq in published.records if seq <= change.evict_floor}
-            if took != over:
+            if took != over or change.evict_floor != max(over):
                 raise Violation(f"{instance}: {change} takes {sorted(took)}, expected {sorted(over)}")
 
     def _check_swept(self, instance: Instance, state: State, published: State) -> None:
@@ -394,8 +398,7 @@ class Client:
         now, config = self.store.clock.now_ms(), state.config
         open_ms = (self.store.clock.monotonic_ns() - self.store.opened_ns) // 1_000_000
         if config.ttl_ms and open_ms >= self.profile.ttl_grace_ms:
-            floor = state.floor
-            old = [r.seq for r in published.records.values() if now - r.ts > config.ttl_ms and r.seq > floor]
+            old = [r.seq for r in published.records.values() if now - r.ts > config.ttl_ms and r.seq in state.records]
             if old:
                 raise Violation(f"{instance}: records {old} are too old and stay")
         if not instance.pending and config.discard == "old" and oldest_over_cap(list(state.records.values()), config):

@@ -268,3 +268,76 @@ def test_a_reject_topic_evicts_nothing_over_a_crash() -> None:
     assert life.append("a", 1) == 4
     assert life.gaps("a") == []
     assert life.disk.exists(f"{ROOT}/meta/FORMAT")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_was_deleted_is_never_told_as_expired(sealed: bool) -> None:
+    """I5: a floor by age stands at a record that age took; what was deleted around it stays silent."""
+    life = Life(segment_max_events=3)
+    life.open()
+    life.create("a", durability="fsync", ttl_ms=1000)
+    life.append("a", 2, "x")
+    life.append("a", 2, "y")
+    life.clock.advance(600)
+    life.append("a", 3)
+    if sealed:
+        life.store.checkpoint()
+    life.delete("a", before_seq=2)
+    life.sweep("a")
+    assert life.gaps("a") == []
+    life.delete("a", tag="y")
+    life.clock.advance(600)
+    life.sweep("a")
+    assert life.gaps("a") == [(1, 2, "ttl")]
+    life.clock.advance(100)
+    life.sweep("a")
+    assert life.store.topic("a").expiry_floor == 2
+    life.delete("a", before_seq=8)
+    life.clock.advance(5000)
+    life.sweep("a")
+    assert life.gaps("a") == [(1, 2, "ttl")]
+    life.kill()
+    life.open()
+    assert life.gaps("a") == [(1, 2, "ttl")]
+
+
+def test_delete_on_its_way_keeps_its_records_from_being_told_as_expired() -> None:
+    life = Life()
+    life.open()
+    life.create("a", durability="fsync", ttl_ms=1000)
+    life.append("a", 4)
+    deleted, died = life.store.delete("a", 5, None)
+    assert deleted is not None
+    life.clock.advance(1500)
+    assert life.store.sweep(life.store.topic("a")) is None
+    life.store.drive(deleted)
+    assert died() == 4
+    assert life.gaps("a") == []
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_was_deleted_behind_an_evicted_record_is_not_told_as_evicted(sealed: bool) -> None:
+    """I5: also where a whole segment goes."""
+    life = Life(segment_max_events=4)
+    life.open()
+    life.create("a", durability="fsync", cap_records=6)
+    life.append("a", 2)
+    life.append("a", 2, "gone")
+    life.append("a", 4)
+    if sealed:
+        life.store.checkpoint()
+    life.delete("a", tag="gone")
+    life.append("a", 2)
+    assert life.gaps("a") == [(1, 2, "cap")]
+    assert life.store.topic("a").evict_floor == 2
+    assert life.seqs("a") == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_cap_alone_is_not_told_as_age_too() -> None:
+    life = Life()
+    life.open()
+    life.create("a", durability="fsync", ttl_ms=60_000, cap_records=2)
+    life.append("a", 5)
+    life.sweep("a")
+    life.append("a", 1)
+    assert life.gaps("a") == [(1, 4, "cap")]

@@ -145,6 +145,26 @@ def test_a_missing_segment_with_live_records_refuses_and_salvage_says_what_is_lo
     assert life.gaps("a") == [(4, 6, "corrupt")]
 
 
+def test_salvage_of_a_missing_segment_tells_nobody_of_what_was_deleted_there() -> None:
+    """I5: its frames are gone with those of live records; a deletion stays silent all the same."""
+    life = Life(segment_max_events=4)
+    life.open()
+    life.create("a", durability="fsync")
+    for tag in ("keep", "gone", "keep", "keep", "last"):
+        life.append("a", 1, tag)
+    life.store.checkpoint()
+    life.delete("a", tag="gone")
+    life.close()
+    life.kill()
+    life.disk.remove(segment(1, "data"))
+    life.open(recovery="salvage")
+    assert life.seqs("a") == [5]
+    assert life.gaps("a") == [(1, 1, "corrupt"), (3, 4, "corrupt")]
+    life.kill()
+    life.open(recovery="strict")
+    assert life.gaps("a") == [(1, 1, "corrupt"), (3, 4, "corrupt")]
+
+
 @pytest.mark.parametrize("first", [1, 7])
 def test_a_rotten_frame_is_a_gap_of_its_seq_alone(first: int) -> None:
     """F-SEG-CRC-CORRUPT-DATA, 3.2 h: never null, never a silent skip; the scrub names file and offset."""

@@ -16,7 +16,7 @@ from topics.model.errors import RecordTooLarge, TopicFull
 from topics.rules.retention import evict_count, excess, reserve_ahead
 from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
-from topics.storage.topic import Effect, Topic, live_sizes
+from topics.storage.topic import Effect, Topic, last_live, live_sizes
 from topics.storage.wal import Shard
 
 
@@ -373,10 +373,13 @@ class EvictPlan:
 
 
 def find_evict_floor(topic: Topic, records: int, size: int, head: int) -> EvictPlan:
-    """The lowest floor that removes `records` records and `size` bytes of the oldest live ones of the ordered view."""
+    """The lowest floor that removes `records` records and `size` bytes of the oldest live ones of the ordered view.
+
+    It is the seq of the last of them: a floor tells readers of a loss, and what was deleted behind it was none.
+    """
     overlay = topic.ordered.overlay
     start = max(topic.ordered.floor, topic.dead.floor) + 1
-    plan = EvictPlan(start - 1)
+    plan = EvictPlan(topic.ordered.evict_floor)
     for segment in topic.segments_between(start, head + 1):
         low = max(start, segment.first_seq)
         topic.count(segment)
@@ -384,7 +387,8 @@ def find_evict_floor(topic: Topic, records: int, size: int, head: int) -> EvictP
             records, size = records - segment.live, size - segment.bytes
             plan.live += segment.live
             plan.bytes += segment.bytes
-            plan.floor = segment.end_seq - 1
+            if segment.live:
+                plan.floor = last_live(topic, low, segment.end_seq - 1)
         else:
             view = topic.handles.entries(segment, low - segment.first_seq, segment.end_seq - low)
             records, size = _evict_from(topic, plan, view, low, segment.end_seq - low, records, size)

@@ -17,7 +17,7 @@ from topics.rules.retention import excess
 from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Effect, Topic, live_runs, runs_of
+from topics.storage.topic import Effect, Topic, last_live, live_runs, runs_of
 from topics.storage.wal import Shard
 
 Ranges = tuple[tuple[int, int], ...]
@@ -160,9 +160,22 @@ def order_retention(topic: Topic, shard: Shard, now_ms: int, ttl_ready: bool) ->
 
 
 def expired_through(topic: Topic, oldest_ms: int) -> int:
-    """The last seq whose time lies before `oldest_ms`; times never go back, so each layer is searched by halves."""
-    start = topic.dead.floor + 1
-    last = topic.dead.floor
+    """The last live seq whose time lies before `oldest_ms`, 0 if there is none.
+
+    What was deleted, or is about to be, does not expire: a deletion that was asked for is never told as a loss.
+    """
+    start = max(topic.dead.floor, topic.ordered.floor) + 1
+    last = _old_through(topic, start, oldest_ms)
+    if topic.dead.next_live(start, last + 1) > last:
+        return 0
+    found = last_live(topic, start, last, topic.ordered.overlay)
+    return found if found >= start else 0
+
+
+def _old_through(topic: Topic, start: int, oldest_ms: int) -> int:
+    """The last seq from `start` on, gone or not, whose time lies before `oldest_ms`; start - 1 if there is none. Times
+    never go back, so each layer is searched by halves."""
+    last = start - 1
     for segment in topic.segments_between(start, topic.head + 1):
         view = topic.handles.entries(segment, 0, segment.count)
         stop = _first_young(view, segment.count, oldest_ms)

@@ -13,7 +13,7 @@ from topics.storage.partfile import FOLDER
 from topics.storage.paths import segment_first
 from topics.storage.replay import Recovered
 from topics.storage.segment import Segment
-from topics.storage.topic import Topic
+from topics.storage.topic import Topic, live_runs
 
 
 @dataclass(slots=True)
@@ -97,12 +97,13 @@ def _problem(fs: Fs, segment: Segment) -> CorruptFile | None:
 
 
 def _lose(topic: Topic, segment: Segment, recovered: Recovered) -> None:
-    """Salvage: the records of a pair that cannot be trusted are lost, and said to be."""
+    """Salvage: the records of a pair that cannot be trusted are lost and said to be; what was deleted of it is not."""
     first, last = segment.first_seq, segment.end_seq - 1
+    for low, high in live_runs(topic, max(first, topic.dead.floor + 1), last):
+        topic.lost.add(low, high, LostReason.CORRUPT)
+        recovered.announce.setdefault(topic.id, []).append((low, high, LostReason.CORRUPT))
     topic.dead.mark(first, last)
-    topic.lost.add(max(first, topic.dead.floor + 1), last, LostReason.CORRUPT)
     topic.dirty = True
-    recovered.announce.setdefault(topic.id, []).append((first, last, LostReason.CORRUPT))
 
 
 def _manifest(fs: Fs, topic: Topic) -> Manifest | None:

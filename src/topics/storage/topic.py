@@ -23,7 +23,7 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
 from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
-from topics.storage.dead import DeadSet
+from topics.storage.dead import BLOCK, DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
@@ -473,6 +473,20 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
         else:
             runs.append((seq, seq))
     return runs
+
+
+def last_live(topic: Topic, first: int, last: int, overlay: DeadSet | None = None) -> int:
+    """The highest seq of first..last that is not gone; first - 1 if all are. `overlay` counts as gone too."""
+    while last >= first:
+        low = max(first, last - BLOCK + 1)
+        mask = topic.gone_mask(low, last - low + 1, overlay)
+        if mask is None:
+            return last
+        live = mask.rfind(b"\0")
+        if live >= 0:
+            return low + live
+        last = low - 1
+    return first - 1
 
 
 def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32]:
