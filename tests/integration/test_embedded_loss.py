@@ -131,6 +131,7 @@ def test_nothing_expires_right_after_open(data: Path, clock: FakeClock) -> None:
     with topics.Log(OsFs(), str(data), clock, FakeIds(1)) as log:
         log.create("orders", ttl_ms=1000)
         fill(log, 1)
+    with topics.Log(OsFs(), str(data), clock, FakeIds(2)) as log:
         clock.advance(30_000)
         assert view(log) == [1]
         clock.advance(30_001)
