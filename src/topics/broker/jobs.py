@@ -12,11 +12,12 @@ from topics.format.frame import NODE
 from topics.format.ops import render_json
 from topics.format.render import NEWLINE, WITH_DATA, WITH_META, WITH_TAGS
 from topics.model.record import Gap, Record
+from topics.storage.alive import runs_of
 from topics.storage.reader import FrameBatch, Slice, fetch_few, plan
 from topics.storage.scan import check_there, scan
 from topics.storage.store import Store
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Topic, runs_of
+from topics.storage.topic import Topic
 
 _WANT: Final = WITH_TAGS | WITH_META | WITH_DATA
 _NODE: Final = re.compile(rb',"\$node":"(?:[^"\\]|\\.)*"')

@@ -9,12 +9,13 @@ import msgspec
 from topics.format.control import LostReason
 from topics.format.snapshot import SegmentRow, TopicRow
 from topics.model.config import TopicConfig
+from topics.storage.alive import live_runs
 from topics.storage.dead import DeadSet
 from topics.storage.lost import LostRanges
 from topics.storage.queue import QueueCut, queue_row
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
-from topics.storage.topic import Topic, live_runs
+from topics.storage.topic import Topic
 
 
 @dataclass(slots=True)

@@ -14,10 +14,11 @@ from topics.format.segment import ENTRY_DTYPE
 from topics.model import limits
 from topics.model.config import Durability, TopicConfig
 from topics.rules.retention import excess
+from topics.storage.alive import last_live, live_runs, runs_of
 from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Effect, Topic, last_live, live_runs, runs_of
+from topics.storage.topic import Effect, Topic
 from topics.storage.wal import Shard
 
 Ranges = tuple[tuple[int, int], ...]

@@ -9,11 +9,12 @@ from topics.format.control import LostReason
 from topics.format.manifest import Manifest, decode_manifest
 from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile
+from topics.storage.alive import live_runs
 from topics.storage.partfile import FOLDER
 from topics.storage.paths import segment_first
 from topics.storage.replay import Recovered
 from topics.storage.segment import Segment
-from topics.storage.topic import Topic, live_runs
+from topics.storage.topic import Topic
 
 
 @dataclass(slots=True)

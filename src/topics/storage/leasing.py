@@ -18,10 +18,11 @@ from topics.model.config import Durability
 from topics.model.errors import InvalidRecord, TopicsError
 from topics.model.job import Why
 from topics.rules.lease import Ask
+from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
 from topics.storage.queue import Queue
 from topics.storage.submission import Buffers, Submission, WaitFirst
-from topics.storage.topic import Effect, Topic, runs_of
+from topics.storage.topic import Effect, Topic
 from topics.storage.wal import Shard
 
 _WINDOW = 64
