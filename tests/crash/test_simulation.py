@@ -87,7 +87,6 @@ EXPECTED = (
     "salvage without damage",
     "cut: synced_damaged",
     "broken device: opened",
-    "broken device: refused",
     "staged part",
     "staged part after its commit",
     "commit of staged parts",
