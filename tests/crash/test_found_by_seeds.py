@@ -11,7 +11,8 @@ from tests.unit.broker.routed import Routed
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model.config import make_config
-from topics.model.errors import CorruptFile, TopicsError
+from topics.model.errors import CorruptFile, ReadOnly, TopicsError
+from topics.storage.leasing import Now, reserve_tokens
 from topics.storage.submission import WaitFirst
 from topics.storage.tail import ENTRY_SIZE
 from topics.testing.disk import PowerOff
@@ -345,3 +346,14 @@ def test_options_of_a_router_are_kept_where_the_shard_of_its_dest_takes_no_part(
         assert routed.store.checkpoint()
     routed.kill()
     assert routed.router("r").filter == Selector(SelectorOp.GLOB, "only")
+
+
+def test_lease_ids_asked_of_a_shard_that_has_stopped_are_refused_at_once() -> None:
+    life = Life()
+    life.open()
+    life.create("jobs", type="queue", durability="ephemeral")
+    shard = life.store.shards[0]
+    shard.abandon(OSError("the disk is gone"))
+    with pytest.raises(ReadOnly):
+        reserve_tokens(life.store.topic("jobs"), shard, Now(1, 1), 1_000_000)
+    assert not shard.queue

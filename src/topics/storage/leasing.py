@@ -110,6 +110,7 @@ def reserve_tokens(topic: Topic, shard: Shard, now: Now, count: int) -> None:
     tokens = topic.tokens
     ceiling = tokens.wanted(count)
     if ceiling is not None:
+        shard.check()  # nobody writes what a stopped shard is given, and the caller would wait for ever
         tokens.ask(ceiling)
         body = TokenWatermark(ceiling).encode()
         frame = encode_frame(Kind.TOKEN_WATERMARK, topic.id, body, ts=now.wall_ms, flags=DURABLE)
