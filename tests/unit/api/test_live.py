@@ -246,3 +246,23 @@ def test_one_who_catches_up_leaves_little_behind_and_others_get_their_turns(tmp_
         assert kept <= SHARED_BYTES
 
     in_world(tmp_path, run)
+
+
+def test_reader_served_after_a_delete_does_not_get_what_was_deleted(tmp_path: Path) -> None:
+    async def run(world: World) -> None:
+        topic = await world.topic("a")
+        await world.append("a", 5)
+        readers = [Fake(topic) for _ in range(2 * SLICE)]
+        for reader in readers:
+            world.hub.join(topic, reader)
+        while not readers[0].pages:
+            await asyncio.sleep(0)
+        assert not readers[-1].pages, "the pass is under way"
+        await world.do(world.broker.delete("a", 6, None))
+        first_late = next(reader for reader in readers if not reader.pages)
+        await world.quiet()
+        assert readers[0].pages[0].page.count == 5
+        assert first_late.pages[0].page.count == 0
+        assert first_late.cursor == 5
+
+    in_world(tmp_path, run)
