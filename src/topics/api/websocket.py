@@ -285,16 +285,12 @@ class Conversation:
             self._acknowledge(asked, done.result(), received_ns)
 
     def _acknowledge(self, asked: PublishIn, done: Appended, received_ns: int) -> None:
-        waited_ms = done.waited_ns / 1e6
-        spent = (
-            waited_ms if done.synced else 0.0,
-            (self._service.now_ns() - received_ns) / 1e6,
-            0.0 if done.synced else waited_ms,
-        )
-        performance = b'{"fsync_ms":%.6f,"server_total_ms":%.6f,"wal_append_ms":%.6f}' % spent
+        if self._service.stats.watched:
+            self._service.stats.appended(done.waited_ns)
+        performance = _performance(done, (self._service.now_ns() - received_ns) / 1e6)
         self._say({
             "count": done.count, "created": done.created, "deduped": done.deduped, "first_seq": done.first_seq,
-            "head_seq": done.last_seq, "last_seq": done.last_seq, "op": "ack", "performance": Raw(performance),
+            "head_seq": done.last_seq, "last_seq": done.last_seq, "op": "ack", "performance": performance,
             "request_id": _echo(asked.request_id),
             "seqs": list(range(done.first_seq, done.last_seq + 1)) if asked.return_seqs else None,
             "topic": done.topic,
@@ -356,6 +352,17 @@ class Conversation:
     async def _do(self, steps: Steps[T]) -> T:
         done = self._live.pump.run(steps)
         return await done if isinstance(done, asyncio.Future) else done
+
+
+def _performance(done: Appended, total_ms: float) -> dict[str, float]:
+    spent = {"server_total_ms": round(total_ms, 6)}
+    if not done.deduped:
+        waited_ms = round(done.waited_ns / 1e6, 6)
+        spent["fsync_ms"] = waited_ms if done.synced else 0.0
+        spent["wal_append_ms"] = 0.0 if done.synced else waited_ms
+    if done.throttled_ns:
+        spent["throttle_wait_ms"] = round(done.throttled_ns / 1e6, 6)
+    return dict(sorted(spent.items()))
 
 
 def _read(text: bytes, shape: type[Any]) -> Any:

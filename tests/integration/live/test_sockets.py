@@ -192,6 +192,8 @@ def test_publish_keeps_payloads_keys_and_the_promise_of_a_key(place: Place) -> N
             first = await ask(socket, text)
             again = await ask(socket, text)
             assert (first["deduped"], again["deduped"], again["first_seq"]) == (False, True, first["first_seq"])
+            assert list(first["performance"]) == ["fsync_ms", "server_total_ms", "wal_append_ms"]
+            assert list(again["performance"]) == ["server_total_ms"], "nothing was written"
             await socket.send(json.dumps({"op": "subscribe", "topic": "kept", "include_tags": True}))
             assert (await hear(socket))["op"] == "subscribed"
             raw = str(await socket.recv())
