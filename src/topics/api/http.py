@@ -154,8 +154,8 @@ class WebSocket(Protocol):
         """Queue a text message (UTF-8)."""
         ...
 
-    def send_frame(self, frame: bytes) -> None:
-        """Queue a message that is framed already, as many sockets send it alike."""
+    def send_frame(self, frame: bytes) -> bool:
+        """Send or queue what is framed already, as many sockets send it alike; True if the kernel has taken it."""
         ...
 
     @property

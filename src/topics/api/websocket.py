@@ -322,8 +322,8 @@ class Conversation:
                 self._live.hub.go_on(reader.topic, reader)
 
     def push(self, frames: bytes, count: int) -> None:
-        self._socket.send_frame(frames)
-        self._unhanded.append((self._socket.written, count))
+        if not self._socket.send_frame(frames):
+            self._unhanded.append((self._socket.written, count))
 
     def topic_gone(self, name: str) -> None:
         self._readers.pop(name, None)

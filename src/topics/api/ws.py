@@ -98,9 +98,10 @@ class WebSocketSession:
             self._frames.send_text(message)
             self._flush()
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> bool:
         if self._frames.state is State.OPEN and not self._connection.closing:
-            self._connection.write_through(frame)
+            return self._connection.write_through(frame)
+        return True
 
     @property
     def written(self) -> int:
