@@ -57,6 +57,10 @@ bench: $(VENV)/.dev ## every benchmark, one after the other
 soak: $(VENV)/.dev ## power-cut simulation over many seeds (SEEDS=20000)
 	$(BIN)/python -m tests.crash.soak --seeds $(SEEDS)
 
+.PHONY: demo
+demo: $(VENV)/.dev ## a shop's events through server, Spark stream, history tables and a report, in ./topics-demo
+	$(BIN)/python -m examples.shop
+
 .PHONY: lock
 lock: $(VENV)/.dev ## resolve pyproject.toml again and write requirements/*.txt
 	$(call compile,base.txt)

@@ -32,6 +32,7 @@ from topics.spark.segment_files import SegmentFiles
 RETRY: Final = RetryPolicy(deadline_s=20.0)
 _TRIES: Final = 4
 """How often a segment that keeps changing is opened again before the server is asked for its records instead."""
+_READ_BYTES: Final = 1 << 20
 _CUTS: Final = 5
 _RECORD_BYTES: Final = 256
 """What a record is taken to weigh where nothing tells."""
@@ -236,7 +237,8 @@ def _losses(listed: SegmentList, start: int, end: int) -> list[Loss]:
 
 
 def _items(topic: str, stream: RecordStream[bytes], want: int) -> Iterator[Rows | Loss]:
-    with pa.ipc.open_stream(_Pieces(stream)) as reader:
+    # Arrow takes a short read for the end, so somebody has to read until there is enough.
+    with pa.ipc.open_stream(io.BufferedReader(_Pieces(stream), _READ_BYTES)) as reader:
         for batch in reader:
             kind = batch.column("kind")[0].as_py()
             if kind == "end":
