@@ -163,7 +163,7 @@ class Checkpoint:
             return False
         store.trouble = None
         store.bury()
-        store.trim()
+        store.trim(stopping=self.clean)
         tools.maps.clear()  # mapped bytes would stay in memory
         store.uncache()
         with self.lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 import numpy as np
 
@@ -43,7 +44,8 @@ class _Verdict:
 
 class StageReplay:
     def __init__(self, replay: Replay, snapshot: Snapshot, groups: list[GroupRead], lenient: bool) -> None:
-        self._replay = replay
+        # Each would hold the other, and with them the WAL files: such a ring waits for the collector.
+        self._replay: Replay = proxy(replay)
         self._snapshot = snapshot
         self._groups = groups
         self._lenient = lenient

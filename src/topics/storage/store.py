@@ -382,7 +382,7 @@ class Store:
         position = self.positions.get(shard.key)
         return 0 if position is None else position.file
 
-    def trim(self) -> None:
+    def trim(self, stopping: bool = False) -> None:
         """Let go of WAL files wholly below the older kept snapshot; some become spares."""
         older = self.snapshots.older
         with self.lock:
@@ -395,7 +395,7 @@ class Store:
                     continue
                 gone = [item for item in shard.sealed if item[0] < position.file]
                 shard.sealed = [item for item in shard.sealed if item[0] >= position.file]
-                doomed += shard.retire(gone)
+                doomed += shard.retire(gone, stopping)
             retired = [
                 (key, numbers)
                 for key, numbers in self.retired.items()

@@ -424,14 +424,16 @@ class Shard:
         """No next file: what waited fails whole, what was written before stays on its way."""
         error = write.refused
         assert error is not None
-        self.refusing = DiskFull(
+        full = DiskFull(
             f"WAL shard {self.index} cannot make its next file: {error}; free disk space to write again",
             shard=self.index,
         )
+        # A file that came meanwhile, or was too small for this batch alone, takes the next one.
+        self.refusing = full if self.spare is None else None
         pending = [*write.submissions, *self.queue]
         self._empty_queue()
         for submission in pending:
-            submission.fail(self.refusing)
+            submission.fail(full)
 
     def _empty_queue(self) -> None:
         self.queue.clear()
@@ -450,10 +452,10 @@ class Shard:
         old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
         return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill)
 
-    def retire(self, gone: list[tuple[int, int]]) -> list[str]:
+    def retire(self, gone: list[tuple[int, int]], stopping: bool = False) -> list[str]:
         """Keep of the files (number, length) that nobody needs as many as the next ones will be made of; the paths of
         the others, to be removed. A recycled file costs half of what a new one does and frees no blocks."""
-        rotations = self.stats.rotations - self.rotations_seen
+        rotations = 0 if stopping else self.stats.rotations - self.rotations_seen
         self.rotations_seen = self.stats.rotations
         known, small = list(self.recyclable), list[str]()
         for number, length in gone:

@@ -333,6 +333,37 @@ def test_a_shard_that_cannot_make_its_file_refuses_until_it_has_one() -> None:
     assert bench.done[-1] == "again"
 
 
+def test_a_batch_too_large_for_a_full_disk_leaves_the_spare_to_smaller_ones() -> None:
+    bench = Bench()
+    bench.put("first")
+    bench.step()
+    bench.shard.adopt_spare(bench.shard.plan_spare().run())
+    bench.fs.add(Fault("write", 1, "ENOSPC", path=".pre"))
+    bench.put("large", frames=100)
+    bench.step()
+    bench.shard.check()
+    bench.put("small", frames=18)
+    bench.step()
+    assert bench.done == ["first", "large failed", "small"]
+
+
+def test_a_spare_that_comes_while_the_writer_finds_no_room_ends_the_refusal() -> None:
+    bench = Bench()
+    bench.put("first", frames=18)
+    bench.step()
+    bench.put("refused", frames=18)
+    write = bench.shard.take()
+    assert write is not None
+    bench.fs.add(Fault("write", 1, "ENOSPC", path=".pre"))
+    bench.shard.run(write)
+    bench.shard.adopt_spare(bench.shard.plan_spare().run())
+    bench.shard.finish(write)
+    bench.shard.check()
+    bench.put("next", frames=18)
+    bench.step()
+    assert bench.done == ["first", "refused failed", "next"]
+
+
 def test_an_apply_that_fails_leaves_nobody_waiting() -> None:
     bench = Bench()
 
@@ -394,6 +425,13 @@ def test_a_shard_that_went_quiet_keeps_two_files_for_recycling() -> None:
     shard.stats.rotations = 5
     shard.retire([(number, 1000) for number in range(1, 6)])
     assert shard.retire([]) == [wal_path(1), wal_path(2), wal_path(3)]
+    assert shard.recyclable == [wal_path(4), wal_path(5)]
+
+
+def test_a_shard_that_stops_keeps_two_files_however_busy_it_was() -> None:
+    shard = Bench().shard
+    shard.stats.rotations = 5
+    assert len(shard.retire([(number, 1000) for number in range(1, 6)], stopping=True)) == 3
     assert shard.recyclable == [wal_path(4), wal_path(5)]
 
 
