@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topics.format.decode import COLUMN_DATA, COLUMN_KEY, COLUMN_META, COLUMN_NODE, COLUMN_TAG, COLUMN_TS
+from topics.host.fs import OsFs
 from topics.model.errors import CorruptFile, InvalidRequest
 from topics.spark.frames import Wanted
 from topics.spark.options import Filter
@@ -180,11 +181,11 @@ def _plain(value: Any) -> Any:
 
 def _sync(path: str) -> None:
     """The commit that will name it must not outlive it."""
-    descriptor = os.open(path, os.O_RDONLY)
+    file = OsFs().open(path)
     try:
-        os.fsync(descriptor)
+        file.sync()
     finally:
-        os.close(descriptor)
+        file.close()
 
 
 def shredded(texts: pa.Array, shreds: tuple[Shred, ...]) -> list[pa.Array]:

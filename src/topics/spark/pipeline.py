@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from topics.host.fs import OsFs
 from topics.model.errors import Conflict, InvalidRequest, RecordsLost, TopicsError
 from topics.spark.history import History, remove
 from topics.spark.options import Options
@@ -106,7 +107,7 @@ def check_folder(root: str) -> None:
     try:
         os.makedirs(root, exist_ok=True)
         probe = os.path.join(root, f".topics-probe-{os.getpid()}")
-        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o600))
+        OsFs().open(probe, write=True, create=True).close()
         os.unlink(probe)
     except OSError as error:
         raise InvalidRequest(
