@@ -155,6 +155,27 @@ def test_no_store_starts_while_a_directory_is_read(tmp_path: Path) -> None:
         list(worker.read(part))
 
 
+def test_a_lost_or_rotten_index_loses_no_record(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with topics.open(data, **OPTIONS) as log:
+        write_history(log, SEED + 3)
+        log.checkpoint()
+    told = by_directory(data)
+    for number, index in enumerate(sorted(data.rglob("seg-*.idx"))):
+        if number % 2:
+            index.unlink()
+        else:
+            rotten = bytearray(index.read_bytes())
+            rotten[: len(rotten) // 2] = bytes(len(rotten) // 2)
+            index.write_bytes(rotten)
+    assert by_directory(data) == told
+    server = Server(tmp_path, TOPICS_WAL_SHARDS="2")
+    try:
+        assert by_server(server) == told
+    finally:
+        server.stop()
+
+
 def test_what_is_no_directory_of_ours_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnknownVersion, match="is not a directory"):
         items({"path": str(tmp_path / "none"), "topic": "orders"})

@@ -31,6 +31,8 @@ class SegmentRow(msgspec.Struct, frozen=True, omit_defaults=True):
     deleted: list[tuple[int, int]] = []
     """Inclusive ranges of deletes that the files do not show yet."""
     path: str | None = None
+    idx_xxh3: str | None = None
+    """Checksum of the whole `.idx` in hex, once it is sealed: an index has none of its own."""
 
 
 class TailSpan(msgspec.Struct, frozen=True):
@@ -104,6 +106,7 @@ def _row(topic: Topic, segment: Segment, show_paths: bool) -> SegmentRow:
         parts={"data": segment.data_len, "idx": segment.count * ENTRY_SIZE},
         deleted=unflagged,
         path=segment.path("data") if show_paths else None,
+        idx_xxh3=f"{segment.idx_xxh3:016x}" if segment.sealed else None,
     )
 
 

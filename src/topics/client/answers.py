@@ -175,6 +175,8 @@ class Segment(msgspec.Struct, frozen=True):
     path: str | None = None
     deleted: list[tuple[int, int]] = []
     """Deletes that are not yet in the file."""
+    idx_xxh3: str | None = None
+    """Checksum of the whole `.idx` in hex, once it is sealed."""
 
 
 class Span(msgspec.Struct, frozen=True):

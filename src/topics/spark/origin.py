@@ -84,6 +84,15 @@ def end_seq(origin: Origin, name: str, head: Head, bound: Bound) -> int:
     return bound.value
 
 
+def plan_from(origin: Origin, name: str, head: Head, start: int, end: int, earliest: bool) -> Plan:
+    """The plan of start..end. With `earliest` the range begins wherever the topic begins by now: what was evicted
+    since its head was asked for is no loss."""
+    plan = origin.plan(name, head.topic_id, start, end)
+    if earliest:
+        return Plan(plan.spans, [loss for loss in plan.losses if loss.gap_from != start])
+    return plan
+
+
 def heads_of(options: Options, origin: Origin) -> dict[str, Head]:
     """All topics to read, at one instant; each one given by name must exist."""
     names = chosen_topics(options, origin)

@@ -96,13 +96,19 @@ class RestOrigin:
         return sorted(self.load().topics)
 
     def heads(self, asked: dict[str, int], wait_ms: int = 0) -> dict[str, Head]:
-        """Those of the asked topics that exist. Nothing comes while a directory is at rest, so there is no waiting."""
+        """Those of the asked topics that exist. Nothing comes while a directory is at rest; a stream that waits here
+        sees what a store wrote that ran in between."""
+        if self._state is not None and fingerprint(self.root) != self.mark:
+            self._state = None
         state = self.load()
-        return {
+        heads = {
             name: Head(f"{state.store}-{topic.id}", topic.id, topic.head, topic.head, topic.earliest_seq)
             for name in asked
             if (topic := state.topics.get(name)) is not None
         }
+        if wait_ms and all(head.head_seq < asked[name] for name, head in heads.items()):
+            time.sleep(wait_ms / 1000)
+        return heads
 
     def seq_at(self, name: str, ts: int) -> int:
         """The first seq whose time is `ts` or later, or head + 1."""

@@ -39,22 +39,18 @@ class SegmentFiles:
         if place.data_len:
             self.data = data.map()[: place.data_len] if place.sealed else data.read_at(0, place.data_len)
         self._hints = _index_file(fs, place.path.removesuffix(".data") + ".idx", self.count)
-        self._proven = False
-        self.entries = self._first_entries()
+        self.entries = self._proven_entries()
 
-    def _first_entries(self) -> Buffer:
+    def _proven_entries(self) -> Buffer:
+        """An index that says `hole` where a record is would hide it: only a proven one is used."""
         hints = self._hints
-        if self.place.sealed and len(hints) == self.count * ENTRY_SIZE:
-            if self.place.idx_xxh3 is None:
-                return hints
-            if xxh3_64(hints) == self.place.idx_xxh3:
-                self._proven = True
-                return hints
+        known = self.place.idx_xxh3 if self.place.sealed else None
+        if known is not None and len(hints) == self.count * ENTRY_SIZE and xxh3_64(hints) == known:
+            return hints
         return self.rebuilt()
 
     def rebuilt(self) -> bytes:
         """The index made from `.data` alone, as far as its frames are whole."""
-        self._proven = True
         entries, end, count = rebuild_idx(self.data, self.place.first_seq, len(self.data))
         missing = self.count - count
         if missing <= 0:
@@ -67,21 +63,12 @@ class SegmentFiles:
 
     def read(self, span: Span, dead: tuple[tuple[int, int], ...], wanted: Wanted) -> Iterator[Rows | Damage]:
         """The wanted records of the span."""
-        start = span.start_seq
-        while True:
-            for item in read_rows(self._frames(span, start), dead, wanted):
-                if isinstance(item, Damage) and not self._proven:
-                    start = item.seq  # the index may be at fault
-                    break
-                yield item
-            else:
-                return
-            self.entries = self.rebuilt()
-
-    def _frames(self, span: Span, start: int) -> Frames:
         first = self.place.first_seq
-        entries = memoryview(self.entries)[(start - first) * ENTRY_SIZE : (span.end_seq - first) * ENTRY_SIZE]
-        return Frames(span.topic, span.topic_id, self.path, start, self.data, entries, 0)
+        low, high = (span.start_seq - first) * ENTRY_SIZE, (span.end_seq - first) * ENTRY_SIZE
+        entries = memoryview(self.entries)[low:high]
+        yield from read_rows(
+            Frames(span.topic, span.topic_id, self.path, span.start_seq, self.data, entries, 0), dead, wanted
+        )
 
 
 def _index_file(fs: Fs, path: str, count: int) -> Buffer:

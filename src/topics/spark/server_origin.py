@@ -225,7 +225,8 @@ class ServerOrigin:
 
 
 def _place(row: Segment) -> SegmentPlace:
-    return SegmentPlace(row.first_seq, row.end_seq, int(row.parts["data"]), row.generation, row.sealed, row.path)
+    index = None if row.idx_xxh3 is None else int(row.idx_xxh3, 16)
+    return SegmentPlace(row.first_seq, row.end_seq, int(row.parts["data"]), row.generation, row.sealed, row.path, index)
 
 
 def _losses(listed: SegmentList, start: int, end: int) -> list[Loss]:

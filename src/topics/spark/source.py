@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from topics.model.errors import CorruptFile, InvalidRequest, RecordsLost
 from topics.spark.frames import Wanted
 from topics.spark.options import Options, parse_options
-from topics.spark.origin import Origin, end_seq, heads_of, open_origin, start_seq
+from topics.spark.origin import Origin, end_seq, heads_of, open_origin, plan_from, start_seq
 from topics.spark.packing import pack
 from topics.spark.places import Damage, Loss, Plan, Span
 from topics.spark.rows import loss_row, project
@@ -75,7 +75,8 @@ class BatchReader(DataSourceReader):
             if start > end and options.end_of(name).kind == "seq":
                 raise InvalidRequest(f"the range of topic {name!r} ends at seq {end}, before it begins at {start}")
             if start < end:
-                plans.append(origin.plan(name, head.topic_id, start, end))
+                earliest = options.start_of(name).kind == "earliest"
+                plans.append(plan_from(origin, name, head, start, end, earliest))
         return make_partitions(options, origin, plans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from topics.model.errors import InvalidRequest, TopicNotFound
 from topics.spark.admission import Limits, Offer, admit
 from topics.spark.options import LATEST, Options, parse_options
-from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, start_seq
+from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, plan_from, start_seq
 from topics.spark.places import Head, Loss, Plan
 from topics.spark.schema import Projection, make_projection
 from topics.spark.source import judge, make_partitions, read_partition
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 first = at["next"]
             last = min(stop["next"], head.head_seq + 1)
             if first < last:
-                plan = origin.plan(name, head.topic_id, first, last)
+                plan = plan_from(origin, name, head, first, last, earliest=at is None)
                 plans.append(Plan(plan.spans, losses + plan.losses))
             elif losses:
                 plans.append(Plan([], losses))
