@@ -237,6 +237,19 @@ def test_damaged_sidecar_of_keys_is_made_again_from_the_records(keyed: Engine) -
         assert api.call("GET", f"/v0/topics/a/keys/k{seq}").json["record"]["$seq"] == seq
 
 
+def test_segments_tell_what_is_lost_of_the_asked_range(api: Api, topic: str) -> None:
+    api.put(topic, cap_records=30)
+    api.append(topic, *range(100))
+    api.delete(topic, before_seq=75)
+
+    def gaps(asked: str) -> Any:
+        return api.call("GET", f"/v0/topics/{topic}/segments{asked}").json["gaps"]
+
+    assert gaps("") == gaps("?from_seq=1") == [[1, 70, "cap"]]
+    assert gaps("?from_seq=11&to_seq=21") == [[11, 20, "cap"]]
+    assert gaps("?from_seq=71") == gaps("?from_seq=5&to_seq=5") == []  # what was deleted is no loss
+
+
 def test_segments_list_the_files_and_give_their_bytes(api: Api, topic: str) -> None:
     api.append(topic, *({"data": i} for i in range(100)))
     assert api.call("POST", "/v0/admin/checkpoint").json["done"] is True
