@@ -121,13 +121,13 @@ class JobLedger:
     def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool) -> tuple[int, int]:
         """How many counts and leases lived through it."""
         counts = leases = 0
+        if damaged:
+            self.queues.clear()  # even the id of a queue may be given again, where all that told of it is gone
         for topic in store.by_id.values():
             if topic.queue is None:
                 continue
             jobs = self.queues[topic.id]
-            if damaged:
-                jobs.last_token = 0
-            else:
+            if not damaged:
                 found = self._check_topic(topic, jobs, power, doubt, store.clock.monotonic_ns() // 1_000_000)
                 counts, leases = counts + found[0], leases + found[1]
             entries, shift = topic.queue.leases.entries, topic.queue.shift_ms

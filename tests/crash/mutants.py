@@ -157,6 +157,20 @@ MUTANTS = [
     ),
     Mutant(stage_mistakes.put_refused_after_commit, _STAGES),
     Mutant(stage_mistakes.abort_forgets_a_commit, _STAGES),
+    Mutant(
+        stage_mistakes.abort_leaves_what_earlier_attempts_left,
+        {
+            **_STAGES,
+            "staged_ttl_ms": 20,
+            "topics": 1,
+            "durabilities": ("fsync",),
+            "operations": 60,
+            "writers": 1,
+            "checkpoint_rate": 0.0,
+            "fault_rate": 0.7,
+            "faults": (("sync_dir", "EIO", "staged"),),
+        },
+    ),
     Mutant(stage_mistakes.prepare_without_first_seq_match, {**_SEVERAL, "checkpoint_rate": 0.0}),
     Mutant(
         stage_mistakes.part_unlinked_when_the_newest_snapshot_covers_it,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.crash.probe import ROOT, contents, manifest_firsts, newest_snapshot, proven_frames
+from topics.format.control import RouterCursor
 from topics.format.frame import BadFrame, Kind, decode_frame
 from topics.format.staged import StageVerdict
 from topics.host.clock import Clock
@@ -32,6 +33,8 @@ class Damage:
     """Whose frames lie there: of them only honesty is asked."""
     routers: bool = False
     """So do frames of routers."""
+    cursors: frozenset[int] = frozenset()
+    """The routers whose progress is said there: they may be back where they were before."""
 
 
 def spoil_proven(disk: FakeDisk, rng: Random, options: StoreOptions, clock: Clock) -> Damage | None:
@@ -59,16 +62,19 @@ def _rot(disk: FakeDisk, rng: Random) -> Damage | None:
 def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
     data = disk.read(path)
     topics: set[int] = set()
+    cursors: set[int] = set()
     routers, at = False, 0
     with contextlib.suppress(BadFrame):
         while True:
             frame = decode_frame(data, at, len(data))
             topics.add(frame.topic_id)
             routers = routers or frame.kind in _ROUTERS
+            if frame.kind == Kind.ROUTER_CURSOR:
+                cursors.add(RouterCursor.decode(frame.body).router_id)
             if frame.kind == Kind.STAGE_VERDICT:  # without it the Prepares of these topics count for nothing
                 topics.update(topic_id for topic_id, _, _ in StageVerdict.decode(frame.body).rows)
             at = frame.end
-    return Damage(what, path, frozenset(topics - {0}), routers)
+    return Damage(what, path, frozenset(topics - {0}), routers, frozenset(cursors))
 
 
 def _lose_segment(disk: FakeDisk, rng: Random) -> Damage | None:

@@ -200,6 +200,7 @@ class Simulation:
             clean=self.clean,
             fallback=self.fallback,
             damaged=damaged,
+            astray=damage.cursors if damage is not None else frozenset(),
         )
         routes = view_routes(store)
         self.counts["router over a crash"] += len(routes) if self.power or self.killed else 0

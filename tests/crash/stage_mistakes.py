@@ -39,6 +39,20 @@ def abort_forgets_a_commit(patches: Patches) -> None:
     patches.set(users, "begin_abort", begin_abort)
 
 
+def abort_leaves_what_earlier_attempts_left(patches: Patches) -> None:
+    """Only the files of the open stage go before the answer."""
+    real = staging.end_abort
+
+    def end_abort(store: Any, topic: Any, txn: Txn, parts: Any) -> None:
+        doomed, store.staging.doomed = store.staging.doomed, []
+        try:
+            real(store, topic, txn, parts)
+        finally:
+            store.staging.doomed += doomed
+
+    patches.set(users, "end_abort", end_abort)
+
+
 def prepare_without_first_seq_match(patches: Patches) -> None:
     """A Prepare counts as soon as a verdict names its topic, wherever its records were to be."""
     real = stagereplay.StageReplay.apply

@@ -362,9 +362,9 @@ class Stages:
         keys = [(topic.id, txn, part.head.part) for part in found]
         for key in keys:
             book.leave(key)
-        end_abort(store, topic, found)
-        for key in keys:
-            book.doubtful.pop(key, None)
+        end_abort(store, topic, parse_txn(txn), found)
+        # Whatever was attempted before, too: a part that expired, or whose put failed, does not come back any more.
+        book.doubtful = {key: batches for key, batches in book.doubtful.items() if key[:2] != (topic.id, txn)}
         self.counts["abort"] += bool(keys)
 
     def expire(self) -> None:

@@ -7,15 +7,18 @@ import contextlib
 import pytest
 
 from tests.crash.life import Life
+from tests.crash.staged_life import StagedLife
 from tests.unit.broker.routed import Routed
 from topics.format.control import Selector, SelectorOp
+from topics.format.frame import BadFrame, Kind, decode_frame
 from topics.format.ops import prepare
 from topics.model.config import make_config
 from topics.model.errors import CorruptFile, ReadOnly, TopicsError
 from topics.storage.leasing import Now, reserve_tokens
+from topics.storage.staging import stages_of
 from topics.storage.submission import WaitFirst
 from topics.storage.tail import ENTRY_SIZE
-from topics.testing.disk import PowerOff
+from topics.testing.disk import FakeDisk, PowerOff
 from topics.testing.faults import Fault
 
 
@@ -357,3 +360,105 @@ def test_lease_ids_asked_of_a_shard_that_has_stopped_are_refused_at_once() -> No
     with pytest.raises(ReadOnly):
         reserve_tokens(life.store.topic("jobs"), shard, Now(1, 1), 1_000_000)
     assert not shard.queue
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_part_that_expired_does_not_come_back_behind_the_abort_of_its_successor(lives: int) -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="fsync")
+    users = StagedLife(life)
+    users.put("t", "x", "p", 1)
+    life.clock.advance(life.store.staging.ttl_ms + 1)
+    assert life.store.staging.expire(life.store) == 1
+    users.put("t", "x", "p", 2)
+    if lives == 2:  # the new life has a file of each attempt
+        life.kill()
+        life.open()
+        assert stages_of(life.store.topic("t")).open["x"].parts["p"].head.count == 2
+    assert users.abort("t", "x")
+    life.kill()
+    life.open()
+    assert not stages_of(life.store.topic("t")).open
+
+
+@pytest.mark.parametrize("failing", ["put", "abort"])
+def test_abort_behind_a_failed_call_lasts_whatever_a_power_cut_takes(failing: str) -> None:
+    """The name of the part was made, or removed, and the sync of its folder failed."""
+    for seed in range(20):
+        life = Life(FakeDisk(seed, sector=64))
+        fs = life.open_faulty()
+        life.create("t", durability="fsync")
+        users = StagedLife(life)
+        users.put("t", "other", "p", 1)
+        if failing == "abort":
+            users.put("t", "x", "p", 1)
+        fs.add(Fault("sync_dir", 1, "EIO", path="staged"))
+        with pytest.raises(TopicsError):
+            users.put("t", "x", "p", 1) if failing == "put" else users.abort("t", "x")
+        fs.heal()
+        assert users.abort("t", "x")
+        life.power_cut()
+        life.open()
+        assert list(stages_of(life.store.topic("t")).open) == ["other"]
+
+
+def test_router_whose_progress_rots_goes_on_from_where_it_was_before() -> None:
+    routed = Routed()
+    routed.create("a")
+    routed.create("b")
+    routed.put("r", "a", "b", tag="copy")
+    routed.append("a", 1, tag="copy")
+    routed.pull("b")
+    routed.append("a", 2, tag="leave")
+    routed.pull("b")
+    for number in (3, 4, 5):  # a later submission proves that the frame was synced
+        routed.append("a", number, tag="leave")
+    routed.disk.kill()
+    routed.disk.restart()
+    path = max(path for path in routed.disk.files() if path.endswith(".log"))
+    data, cursors, at = routed.disk.read(path), [], 0
+    with contextlib.suppress(BadFrame):
+        while True:
+            frame = decode_frame(data, at, len(data))
+            at = frame.end
+            if frame.kind == Kind.ROUTER_CURSOR:
+                cursors.append(frame.offset)
+    routed.disk.corrupt(path, cursors[-1])
+    with pytest.raises(CorruptFile):
+        routed.open()
+    routed.open(recovery="salvage")
+    router = routed.router("r")
+    assert (router.cursor, router.forwarded) == (1, 1)
+    routed.pull("b")
+    assert (router.cursor, router.forwarded) == (routed.store.topic("a").head, 1)
+    assert routed.data("b") == [1]
+
+
+def test_topic_whose_create_rots_leaves_its_id_to_nobody() -> None:
+    life = Life()
+    life.open()
+    life.create("t", durability="fsync")
+    for _ in range(3):
+        fill(life, "t", 1)
+    lost = life.store.topic("t").id
+    life.kill()
+    path = max(path for path in life.disk.files() if path.endswith(".log"))
+    life.disk.corrupt(path, life.disk.read(path).index(b'"durability"'))
+    life.open(recovery="salvage")
+    assert "t" not in life.store.topics
+    life.create("t", durability="fsync")
+    assert life.store.topic("t").id > lost
+
+
+def test_directory_that_nobody_explains_is_no_new_topics_home() -> None:
+    life = Life()
+    life.open()
+    life.close()
+    strange = f"{life.store.paths.topics}/{9:08d}"
+    life.disk.mkdir(strange)
+    life.disk.sync_dir(life.store.paths.topics)
+    life.open()
+    assert any(strange in line for line in life.store.report)
+    life.create("t", durability="fsync")
+    assert life.store.topic("t").id == 10

@@ -225,7 +225,7 @@ class Staged:
         if isinstance(found, Committed):
             return False
         topic, parts = found
-        chore = Chore(lambda: end_abort(store, topic, parts))
+        chore = Chore(lambda: end_abort(store, topic, parsed, parts))
         yield chore
         chore.result()
         return True

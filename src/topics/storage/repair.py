@@ -160,6 +160,8 @@ def remove_dropped(fs: Fs, paths: Paths, found: Found, salvage: bool) -> None:
         topic_id = topic_of(name)
         if topic_id is None or topic_id in found.recovered.topics:
             continue
+        # What lies there is another topic's: no new one may move in, or be taken for it.
+        found.recovered.next_topic_id = max(found.recovered.next_topic_id, topic_id + 1)
         if topic_id in found.recovered.ended:
             bury(fs, paths, topic_id)
         elif salvage:

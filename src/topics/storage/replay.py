@@ -192,6 +192,8 @@ class Replay:
         topic = self.result.topics.get(topic_id)
         if topic is None:
             self.result.unknown.append(f"{read.wal.path}: a frame of kind {kind} for the unknown topic {topic_id}")
+            # Damage took its create: whoever knew it by its id must never take another topic for it.
+            self.result.next_topic_id = max(self.result.next_topic_id, topic_id + 1)
             return
         if kind == Kind.APPEND:
             self._append(read, topic, item)
@@ -221,6 +223,7 @@ class Replay:
         else:
             cursor = self.body(read, frame, RouterCursor)
             self._cursors[cursor.router_id] = cursor
+            self.result.next_topic_id = max(self.result.next_topic_id, cursor.router_id + 1)
 
     def _end_routers(self, name: str) -> None:
         """One whose topic was dropped has no frame that says so: it ends when its name is used again."""

@@ -88,6 +88,15 @@ class Spent:
     """By WAL group: the older kept snapshot must have come so far before the file may go."""
 
 
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """The file of a part that nobody needs any more. As long as it is there, a start takes it for an open one."""
+
+    topic_id: int
+    txn: str
+    path: str
+
+
 @dataclass(slots=True)
 class Staging:
     """All stages of a store. Under the store's lock, but for the unlinking itself."""
@@ -101,8 +110,7 @@ class Staging:
     bytes: int = 0
     """Of open stages, with the parts being written."""
     spent: list[Spent] = field(default_factory=list)
-    doomed: list[tuple[int, str]] = field(default_factory=list)
-    """(topic id, path) of files that nobody needs any more."""
+    doomed: list[Doomed] = field(default_factory=list)
     busy: Counter[int] = field(default_factory=Counter)
     """Topic ids whose folder is being written to: it stays where it is meanwhile."""
     tended_ns: int = 0
@@ -121,10 +129,10 @@ class Staging:
             self.bytes -= sum(stage.bytes for stage in topic.stages.open.values())
             topic.stages.open.clear()
         self.spent = [item for item in self.spent if item.topic_id != topic.id]
-        self.doomed = [item for item in self.doomed if item[0] != topic.id]
+        self.doomed = [item for item in self.doomed if item.topic_id != topic.id]
 
     def doom(self, topic: Topic, parts: Iterable[Part]) -> None:
-        self.doomed += [(topic.id, part.path) for part in parts]
+        self.doomed += [Doomed(topic.id, part.head.txn, part.path) for part in parts]
 
     def close_stage(self, topic: Topic, name: str) -> list[Part]:
         """Take an open stage out; its parts."""
@@ -144,14 +152,14 @@ class Staging:
         kept waiting. What will not go is tried again."""
         older = store.snapshots.older
         with store.lock:
-            doomed = list(self.doomed)
+            doomed = [item.path for item in self.doomed]
             spent = [item for item in self.spent if older is not None and covered(item.needs, older)]
         if not doomed and not spent:
             return
-        paths = [path for _, path in doomed] + [item.path for item in spent]
+        paths = doomed + [item.path for item in spent]
         gone = unlink(store.fs, store, paths[:_UNLINK_MAX])
         with store.lock:
-            self.doomed = [item for item in self.doomed if item[1] not in gone]
+            self.doomed = [item for item in self.doomed if item.path not in gone]
             self.spent = [item for item in self.spent if item.path not in gone]
 
     def tend(self, store: Store) -> None:
@@ -296,6 +304,8 @@ def end_put(store: Store, put: Put) -> Part | Committed:
         del staging.busy[topic.id]
     if put.error is not None:
         staging.bytes -= part.size
+        if store.by_id.get(topic.id) is topic:
+            staging.doom(topic, [part])  # its name may be there, or come back with a power cut
         raise StorageError(f"{part.path} cannot be written: {put.error}", path=part.path) from put.error
     if store.by_id.get(topic.id) is not topic:
         staging.bytes -= part.size
@@ -332,19 +342,28 @@ def begin_abort(store: Store, topic: Topic, txn: Txn) -> list[Part] | Committed:
     return store.staging.close_stage(topic, txn.name)
 
 
-def end_abort(store: Store, topic: Topic, parts: list[Part]) -> None:
-    """Without the lock: remove the files durably. Those that will not go are open again."""
-    gone = unlink(store.fs, store, [part.path for part in parts])
+def end_abort(store: Store, topic: Topic, txn: Txn, parts: list[Part]) -> None:
+    """Without the lock: remove the files durably. Those that will not go are open again. With them goes what earlier
+    attempts left behind (a stage that expired, a put that failed): else the next start would find that open."""
+    staging = store.staging
+    with store.lock:
+        behind = [item.path for item in staging.doomed if item.topic_id == topic.id and item.txn == txn.name]
+    gone = unlink(store.fs, store, [*(part.path for part in parts), *behind])
+    with store.lock:
+        staging.doomed = [item for item in staging.doomed if item.path not in gone]
     left = [part for part in parts if part.path not in gone]
-    if not left:
+    stuck = [path for path in (*(part.path for part in left), *behind) if path not in gone]
+    if not stuck:
         return
-    there = [part for part in left if store.fs.exists(part.path)]
+    there = {part.number for part in left if store.fs.exists(part.path)}
     with store.lock:
         if store.by_id.get(topic.id) is topic:
-            stages = stages_of(topic)
-            for part in there:
-                stage = stages.open.setdefault(part.head.txn, Stage())
-                stage.touched_ns = store.clock.monotonic_ns()
-                if stage.parts.setdefault(part.head.part, part) is part:
-                    store.staging.bytes += part.size
-    raise StorageError(f"{left[0].path} cannot be removed durably; abort the transaction again", path=left[0].path)
+            stage = stages_of(topic).open.setdefault(txn.name, Stage()) if there else Stage()
+            stage.touched_ns = store.clock.monotonic_ns()
+            for part in left:
+                if part.number in there and part.head.part not in stage.parts:
+                    stage.parts[part.head.part] = part
+                    staging.bytes += part.size
+                else:  # put anew meanwhile; or removed, and not durably so
+                    staging.doom(topic, [part])
+    raise StorageError(f"{stuck[0]} cannot be removed durably; abort the transaction again", path=stuck[0])

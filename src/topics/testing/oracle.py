@@ -256,10 +256,12 @@ class Oracle:
         clean: bool = False,
         fallback: bool = False,
         damaged: frozenset[int] = frozenset(),
+        astray: frozenset[int] = frozenset(),
     ) -> None:
         """Compare what recovery gave with every state it may give, and go on from the one it chose. Of the topics of
-        `damaged` bytes were spoilt that had been synced."""
+        `damaged` bytes were spoilt that had been synced, and of the routers of `astray` what said how far they are."""
         self.settle()
+        self.routers.astray = astray
         self._accept(views, damaged)
         for topic_id in views:
             if topic_id not in self.instances and topic_id not in damaged:
@@ -280,6 +282,7 @@ class Oracle:
                 self._check_clean(instance, found)
             else:
                 self._check_prefix(instance, found, power, skip, fallback)
+        self.routers.hear(views.values())
         self.names = {instance.name: instance for instance in self.instances.values()}
         if len(self.names) != len(self.instances):
             raise Violation("recovery gave two topics of one name")
@@ -358,8 +361,7 @@ class Oracle:
         """`state` with what a restart adds to it: seqs that are skipped, and what a snapshot kept of RAM."""
         state = state.copy()
         ram = instance.in_ram
-        if instance.soft:
-            self.routers.forgive(state, view)
+        self.routers.forgive(state, view, instance.soft)
         if fallback and instance.soft:
             _fall_back(state, view)
         if instance.published is not None and any(step.change.ram for step in instance.steps):

@@ -6,7 +6,7 @@ routers whose topics are gone. How far a router is lies with its copies: it is a
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from topics.format.control import Selector
@@ -54,6 +54,8 @@ class RouterOracle:
     """By id: the head of the source when the router was made."""
     heard: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     """By id: all progress so far. Of a dest that was in RAM once, a snapshot may have kept any of it."""
+    astray: frozenset[int] = frozenset()
+    """Routers whose logged progress was spoilt on the disk: they may be back at any of it, too."""
 
     def add(self, step: ListStep, start: int) -> None:
         self.steps.append(step)
@@ -90,9 +92,18 @@ class RouterOracle:
         self.base = dict(found)
         self.steps = []
 
-    def forgive(self, state: State, view: View) -> None:
-        """Into a topic that was in RAM once: how far its routers were may be as a snapshot kept it."""
+    def hear(self, views: Iterable[View]) -> None:
+        """Recovery, too, says how far a router is: one that was ahead of its source goes on from the source's end."""
+        for view in views:
+            for router_id, (cursor, copies, _) in view.routers.items():
+                self.heard.setdefault(router_id, set()).add((cursor, copies))
+
+    def forgive(self, state: State, view: View, soft: bool) -> None:
+        """Into a topic that was in RAM once (`soft`), or where frames are spoilt: how far its routers were may be as a
+        snapshot kept it."""
         for router_id, (cursor, copies, head) in view.routers.items():
+            if not soft and router_id not in self.astray:
+                continue
             known = self.heard.get(router_id, set()) | {(self.starts.get(router_id, -1), 0)}
             if any((min(heard, head), more) == (cursor, copies) for heard, more in known):
                 state.progress[router_id] = (cursor, copies)
