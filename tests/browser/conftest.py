@@ -1,4 +1,4 @@
-"""One browser and one server for all tests of the page."""
+"""One browser for the tests of a module: while its driver runs, this thread counts as having a running event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium.find()
     if path is None:

@@ -6,6 +6,7 @@ That an acked job stays gone is a matter of records: the oracle is told of an ac
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,6 +73,8 @@ class Jobs:
     """In order; what a restart showed is folded into `known`."""
     known: dict[int, Seen] = field(default_factory=dict)
     """By seq, as the last start showed it."""
+    in_ram: set[int] = field(default_factory=set)
+    """Jobs last claimed while their queue lived in RAM: a snapshot may know of it, and the WAL does not."""
 
 
 class JobLedger:
@@ -118,7 +121,7 @@ class JobLedger:
 
     # -- after a start -------------------------------------------------------------------------------------------------
 
-    def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool) -> tuple[int, int]:
+    def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool, fallback: bool) -> tuple[int, int]:
         """How many counts and leases lived through it."""
         counts = leases = 0
         if damaged:
@@ -127,8 +130,14 @@ class JobLedger:
             if topic.queue is None:
                 continue
             jobs = self.queues[topic.id]
+            for said in jobs.said:
+                if said.verb == "claim":
+                    seqs = {row[0] for row in said.rows}
+                    jobs.in_ram = jobs.in_ram | seqs if said.ram else jobs.in_ram - seqs
             if not damaged:
-                found = self._check_topic(topic, jobs, power, doubt, store.clock.monotonic_ns() // 1_000_000)
+                # After a fallback the older snapshot and the WAL behind it are all there is.
+                unsure = jobs.in_ram if fallback else frozenset[int]()
+                found = self._check_topic(topic, jobs, unsure, power, doubt, store.clock.monotonic_ns() // 1_000_000)
                 counts, leases = counts + found[0], leases + found[1]
             entries, shift = topic.queue.leases.entries, topic.queue.shift_ms
             jobs.said = []
@@ -138,11 +147,13 @@ class JobLedger:
             }
         return counts, leases
 
-    def _check_topic(self, topic: Topic, jobs: Jobs, power: bool, doubt: bool, now_ms: int) -> tuple[int, int]:
+    def _check_topic(
+        self, topic: Topic, jobs: Jobs, unsure: Set[int], power: bool, doubt: bool, now_ms: int
+    ) -> tuple[int, int]:
         queue, name = queue_of(topic), topic.name
         entries = queue.leases.entries
         logged_ms = now_ms + queue.shift_ms
-        least = dict(jobs.known)
+        least = {seq: seen for seq, seen in jobs.known.items() if seq not in unsure}
         most = {seq: seen.deliveries for seq, seen in jobs.known.items()}
         for said in jobs.said:
             for seq, token, until, count in said.rows:

@@ -192,6 +192,9 @@ class Simulation:
         views = view_store(store)
         damage, self.damage = self.damage, None
         damaged = damage.topics if damage is not None else frozenset()
+        if damage is not None and self.power:
+            # A salvage goes on behind what the cut tore, too, in any file: what is found there is found, and told.
+            damaged |= frozenset(store.by_id)
         self.stages.resolve(store, self.counts, damaged)
         self.oracle.check_recovered(
             views,
@@ -207,7 +210,7 @@ class Simulation:
         why = self.oracle.routers.check_recovered(routes, views, damage is not None and damage.routers)
         if why is not None:
             raise Violation(why)
-        counts, leases = self.jobs.check_recovered(store, self.power, self.doubt, damage is not None)
+        counts, leases = self.jobs.check_recovered(store, self.power, self.doubt, damage is not None, self.fallback)
         self.counts["queue count over a restart"] += counts
         self.counts["queue lease over a restart"] += leases
         self.stages.check_recovered(store, damaged)
