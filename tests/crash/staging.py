@@ -136,7 +136,9 @@ class StageBook:
                 raise Violation(f"the staged part {name!r} of {txn!r} in topic {topic_id} is gone")
         if total != store.staging.bytes:
             raise Violation(f"open stages hold {total} bytes, counted are {store.staging.bytes}")
-        self.stored, self.doubtful = seen, {}
+        # The name of a part that expired goes when its folder is next synced: until then a cut may bring it back.
+        self.stored = seen
+        self.doubtful = {key: batches for key, batches in self.doubtful.items() if key not in seen}
 
     def batch(self, key: PartKey, head: PartHead) -> Batch:
         """What was staged as the part with this head."""
