@@ -232,7 +232,7 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if self.ranges:
             parts.append(_U32.pack(len(self.ranges)))
-            parts.append(struct.pack(f"<{2 * len(self.ranges)}Q", *(seq for pair in self.ranges for seq in pair)))
+            parts.append(struct.pack(f"<{2 * len(self.ranges)}Q", *chain.from_iterable(self.ranges)))
         return b"".join(parts)
 
     @classmethod

@@ -314,14 +314,14 @@ class Leases:
 
     def apply_settled(self, seqs: Iterable[int]) -> int:
         """They are done with. Returns how many were not so before."""
-        return len(self._drop(seqs))
+        return len(self.drop(seqs))
 
     def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
         """The records first..last are gone: so is all that was pending on them, which is returned."""
         seqs: Iterable[int] = range(first, last + 1)
         if last - first + 1 > len(self.entries) + len(self._in_hand):
             seqs = [seq for known in (self.entries, self._in_hand) for seq in known if first <= seq <= last]
-        return self._drop(seqs)
+        return self.drop(seqs)
 
     def seek(self, position: int) -> int:
         """Begin anew at `position`. Returns how many entries that clears."""
@@ -357,7 +357,8 @@ class Leases:
         if len(self._due) > 2 * (self.tally[LEASED] + self.tally[DELAYED]) + SLACK:
             self._due = self._all_due()
 
-    def _drop(self, seqs: Iterable[int]) -> list[tuple[int, Entry]]:
+    def drop(self, seqs: Iterable[int]) -> list[tuple[int, Entry]]:
+        """Whatever was pending on these ends; it is returned."""
         entries, in_hand, tally = self.entries, self._in_hand, self.tally
         dropped = []
         for seq in seqs:

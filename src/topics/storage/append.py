@@ -15,9 +15,10 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.errors import RecordTooLarge, TopicFull
 from topics.rules.retention import evict_count, excess, reserve_ahead
 from topics.storage.alive import last_live
+from topics.storage.columns import live_sizes
 from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
-from topics.storage.topic import Effect, Topic, live_sizes
+from topics.storage.topic import Effect, Topic
 from topics.storage.wal import Shard
 
 

@@ -6,7 +6,8 @@ until the live set writes to one, so a checkpoint copies a topic's dead set with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -14,6 +15,8 @@ BLOCK = 4096
 _BYTES = BLOCK // 8
 _FULL = b"\xff" * _BYTES
 _FEW = 256
+_CROWD = 16
+"""Ranges in one block from which on its bits are set together."""
 
 
 class DeadSet:
@@ -73,6 +76,36 @@ class DeadSet:
                 else:
                     _set_bits(block, start, stop)
             first = (number + 1) * BLOCK
+
+    def mark_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Every seq of the ranges is gone; where many lie in one block, it is changed once."""
+        if len(ranges) < _CROWD:
+            for first, last in ranges:
+                self.mark(first, last)
+            return
+        bounds = np.fromiter(chain.from_iterable(ranges), dtype=np.int64, count=2 * len(ranges)).reshape(-1, 2)
+        bounds[:, 0] = np.maximum(bounds[:, 0], self.floor + 1)
+        bounds = bounds[bounds[:, 0] <= bounds[:, 1]]
+        numbers = bounds // BLOCK
+        inside = numbers[:, 0] == numbers[:, 1]
+        for first, last in bounds[~inside].tolist():
+            self.mark(first, last)
+        bounds, homes = bounds[inside], numbers[inside, 0]
+        edges = np.flatnonzero(np.diff(homes, prepend=-1, append=-1)).tolist()
+        for low, high in pairwise(edges):
+            if high - low < _CROWD:
+                for first, last in bounds[low:high].tolist():
+                    self.mark(first, last)
+            else:
+                number = int(homes[low])
+                self._mark_bits(number, bounds[low:high] - number * BLOCK)
+        self.version += 1
+
+    def _mark_bits(self, number: int, bounds: np.ndarray) -> None:
+        begun, over = np.bincount(bounds[:, 0], minlength=BLOCK), np.bincount(bounds[:, 1] + 1, minlength=BLOCK)
+        bits = np.packbits(np.cumsum(begun - over[:BLOCK]) > 0, bitorder="little")
+        block = np.frombuffer(self._writable(number), dtype=np.uint8)
+        block |= bits
 
     def _writable(self, number: int) -> bytearray:
         block = self._blocks.get(number)

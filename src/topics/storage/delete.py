@@ -16,12 +16,11 @@ from topics.model.config import Durability, TopicConfig
 from topics.rules.retention import excess
 from topics.storage.alive import last_live, live_runs, runs_of
 from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
+from topics.storage.columns import Ranges
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Effect, Topic
 from topics.storage.wal import Shard
-
-Ranges = tuple[tuple[int, int], ...]
 
 
 def join_ranges(seqs: np.ndarray) -> Ranges:
@@ -67,11 +66,12 @@ def order_delete(
         more = MORE if number < len(pieces) - 1 else 0
         buffers.append(encode_frame(Kind.DELETE, topic.id, body, ts=ts, flags=flags | more))
     effect = Effect(delete_below=below, ranges=ranges)
-    for first, last in ((ordered.floor + 1, below - 1), *ranges):
-        if first <= last:
-            live, size = topic.measure(first, last, ordered.overlay)
-            effect.live -= live
-            effect.bytes -= size
+    for live, size in (
+        topic.measure(ordered.floor + 1, below - 1, ordered.overlay),
+        topic.measure_all(ranges, ordered.overlay),
+    ):
+        effect.live -= live
+        effect.bytes -= size
 
     def apply(_: Submission) -> None:
         nonlocal died
@@ -96,10 +96,8 @@ def order_seqs(topic: Topic, shard: Shard, now_ms: int, seqs: Sequence[int]) -> 
     body = Delete(seqs=tuple(sorted(seqs))).encode()
     frame = encode_frame(Kind.DELETE, topic.id, body, ts=max(now_ms, ordered.ts), flags=DURABLE if sync else 0)
     effect = Effect(ranges=ranges)
-    for first, last in ranges:
-        live, size = topic.measure(first, last, ordered.overlay)
-        effect.live -= live
-        effect.bytes -= size
+    live, size = topic.measure_all(ranges, ordered.overlay)
+    effect.live, effect.bytes = -live, -size
 
     def apply(_: Submission) -> None:
         topic.apply_delete(0, ranges)
@@ -225,10 +223,8 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
         for number, (kind, data) in enumerate(frames)
     ]
     effect = Effect(config=config, ranges=tuple(left_behind))
-    for first, last in left_behind:
-        live, size = topic.measure(first, last, ordered.overlay)
-        effect.live -= live
-        effect.bytes -= size
+    live, size = topic.measure_all(tuple(left_behind), ordered.overlay)
+    effect.live, effect.bytes = -live, -size
 
     def apply(_: Submission) -> None:
         topic.apply_config(config)

@@ -310,10 +310,8 @@ def _order_end(topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: list
     body = Delete(seqs=tuple(seqs)).encode()
     buffers.append(encode_frame(Kind.DELETE, topic.id, body, ts=max(now.wall_ms, ordered.ts), flags=flags))
     effect = Effect(ranges=ranges)
-    for first, last in ranges:
-        live, size = topic.measure(first, last, ordered.overlay)
-        effect.live -= live
-        effect.bytes -= size
+    live, size = topic.measure_all(ranges, ordered.overlay)
+    effect.live, effect.bytes = -live, -size
 
     def done(submission: Submission) -> None:
         apply(submission)

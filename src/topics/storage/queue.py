@@ -62,7 +62,12 @@ class Queue:
 
     def forget(self, first: int, last: int) -> None:
         """Their records are gone, whoever did it."""
-        gone = self.leases.forget(first, last)
+        self._remember_gone(self.leases.forget(first, last))
+
+    def forget_all(self, seqs: Sequence[int]) -> None:
+        self._remember_gone(self.leases.drop(seqs))
+
+    def _remember_gone(self, gone: Iterable[tuple[int, Entry]]) -> None:
         if self.acking:
             return
         for seq, entry in gone:

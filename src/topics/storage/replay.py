@@ -31,6 +31,7 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.errors import CorruptFile
 from topics.rules.txns import Committed
 from topics.storage.alive import runs_of
+from topics.storage.columns import live_sizes
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.paths import Paths
@@ -40,7 +41,7 @@ from topics.storage.segment import Segment
 from topics.storage.stagereplay import StageReplay
 from topics.storage.staging import Spent
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Topic, live_sizes
+from topics.storage.topic import Topic
 from topics.storage.walread import FileRead, GroupRead
 
 _TELL_EVERY = 1024

@@ -14,15 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from topics.format.control import LeaseRow, LostReason
 from topics.format.prepared import Prepared
-from topics.format.segment import ENTRY_DTYPE
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
 from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
+from topics.storage.columns import Column, Ranges, live_sizes, measure_at, spell_out, spread, within
 from topics.storage.dead import DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.handles import Handles
@@ -74,7 +73,7 @@ class Effect:
     evict_floor: int = 0
     expiry_floor: int = 0
     delete_below: int = 0
-    ranges: tuple[tuple[int, int], ...] = ()
+    ranges: Ranges = ()
     config: TopicConfig | None = None
     batch: Prepared | None = None
     """The records of an append: a delete by tag ordered behind it looks at them too."""
@@ -116,8 +115,7 @@ class Ordered:
             self.delete_below = max(self.delete_below, effect.delete_below)
             if self.overlay is None:
                 self.overlay = DeadSet()
-            for first, last in effect.ranges:
-                self.overlay.mark(first, last)
+            self.overlay.mark_all(effect.ranges)
             self.overlay.raise_floor(self.floor)
 
 
@@ -262,17 +260,16 @@ class Topic:
         self.ledger.bytes += accounted
         self.head = last
 
-    def apply_delete(self, delete_below: int, ranges: tuple[tuple[int, int], ...]) -> int:
+    def apply_delete(self, delete_below: int, ranges: Ranges) -> int:
         """Delete on purpose: everything below `delete_below`, and the ranges. Returns how many records died."""
         self.dirty = True
         before = self.live
         if delete_below > self.delete_below:
             self.delete_below = delete_below
-            self._flag_later(self.dead.floor + 1, delete_below - 1)
+            self._flag_later(((self.dead.floor + 1, delete_below - 1),))
             self._raise_floor()
-        for first, last in ranges:
-            self._kill(first, last)
-            self._flag_later(first, last)
+        self._kill_all(ranges)
+        self._flag_later(ranges)
         return before - self.live
 
     def apply_evict(self, evict_floor: int, expiry_floor: int) -> None:
@@ -354,10 +351,34 @@ class Topic:
         self.ledger.bytes += self.bytes - before
         self.dead.mark(first, last)
 
-    def _flag_later(self, first: int, last: int) -> None:
-        last = min(last, self.copied)
-        if first <= last and self.segments:
-            self.unflagged.append((first, last))
+    def _kill_all(self, ranges: Ranges) -> None:
+        """The same of many ranges, the short ones together."""
+        parts = spread(ranges, self.dead.floor + 1, self.head)
+        for first, last in parts.long:
+            self._kill(first, last)
+        for firsts, lasts in parts.pieces():
+            seqs = spell_out(firsts, lasts)
+            found = list(self._measure_at(seqs, None))
+            for segment, _, _ in found:
+                if segment is not None:
+                    self.count(segment)
+            if self.queue is not None:
+                self.queue.forget_all(seqs.tolist())
+            for segment, live, size in found:
+                if segment is not None:
+                    segment.live -= live
+                    segment.bytes -= size
+                self.live -= live
+                self.bytes -= size
+                self.ledger.bytes -= size
+            self.dead.mark_all(tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
+    def _flag_later(self, ranges: Ranges) -> None:
+        if self.segments:
+            copied = self.copied
+            self.unflagged += [
+                (first, min(last, copied)) for first, last in ranges if first <= last and first <= copied
+            ]
 
     # -- floors -----------------------------------------------------------------------------------------------------
 
@@ -404,6 +425,14 @@ class Topic:
         more = self._measure_tail(max(first, self.copied + 1), last + 1, overlay)
         return live + more[0], size + more[1]
 
+    def measure_all(self, ranges: Ranges, overlay: DeadSet | None = None) -> tuple[int, int]:
+        """The same of ranges that do not overlap."""
+        parts = spread(ranges, 0, self.ordered.head)
+        found = [self.measure(first, last, overlay) for first, last in parts.long]
+        for firsts, lasts in parts.pieces():
+            found += [(live, size) for _, live, size in self._measure_at(spell_out(firsts, lasts), overlay)]
+        return sum(live for live, _ in found), sum(size for _, size in found)
+
     def count(self, segment: Segment) -> None:
         """Fill in how much of a segment is live, if that is not known yet."""
         if segment.live < 0:
@@ -424,6 +453,22 @@ class Topic:
             live += more[0]
             size += more[1]
         return live, size
+
+    def _measure_at(self, seqs: Column, overlay: DeadSet | None) -> Iterator[tuple[Segment | None, int, int]]:
+        """Live records among ascending seqs and their accounted bytes, by segment; None = not in one yet."""
+        first, end = int(seqs[0]), int(seqs[-1]) + 1
+        for segment in self.segments_between(first, end):
+            here = within(seqs, segment.first_seq, segment.end_seq)
+            if len(here) and segment.live:
+                low, count = int(here[0]), int(here[-1] - here[0]) + 1
+                entries = self.handles.entries(segment, low - segment.first_seq, count)
+                yield segment, *measure_at(entries, self.gone_mask(low, count, overlay), here - low)
+        for chunk, low, high in self.tail.between(max(first, self.copied + 1), end):
+            here = within(seqs, low, high)
+            if len(here):
+                start = (low - chunk.first_seq) * ENTRY_SIZE
+                entries = memoryview(chunk.buffer)[start : start + (high - low) * ENTRY_SIZE]
+                yield None, *measure_at(entries, self.gone_mask(low, high - low, overlay), here - low)
 
     def _measure_entries(self, entries: memoryview, first: int, count: int, overlay: DeadSet | None) -> tuple[int, int]:
         if count == 1:
@@ -450,19 +495,3 @@ class Topic:
         if mask is None or other is None:
             return mask if other is None else other
         return (np.frombuffer(mask, dtype=np.uint8) | np.frombuffer(other, dtype=np.uint8)).tobytes()
-
-
-def live_sizes(entries: memoryview, mask: bytes | None) -> npt.NDArray[np.uint32]:
-    """Accounted bytes of the entries that are not gone, in seq order."""
-    column = np.frombuffer(entries, dtype=ENTRY_DTYPE)
-    sizes: npt.NDArray[np.uint32] = entry_sizes(column)
-    if mask is None:
-        return sizes
-    kept: npt.NDArray[np.uint32] = sizes[np.frombuffer(mask, dtype=np.uint8) == 0]
-    return kept
-
-
-def entry_sizes(column: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    words: npt.NDArray[np.uint32] = np.ascontiguousarray(column).view(np.uint32).reshape(-1, 5)[:, 4]
-    sizes: npt.NDArray[np.uint32] = np.right_shift(words, np.uint32(8))
-    return sizes

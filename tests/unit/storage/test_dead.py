@@ -44,6 +44,23 @@ def test_a_dead_set_holds_what_a_plain_set_holds(actions: list[tuple[str, int, i
         assert (seq in dead) == (seq in plain)
 
 
+some = st.tuples(seqs, st.integers(0, 40) | st.integers(0, 2 * BLOCK))
+
+
+@given(steps, st.lists(some, max_size=20) | st.lists(some, min_size=40, max_size=80))
+def test_marking_many_ranges_is_marking_each(actions: list[tuple[str, int, int]], more: list[tuple[int, int]]) -> None:
+    together, single = play(actions)[0], play(actions)[0]
+    ranges = [(first, first + extra) for first, extra in more]
+    frozen = together.freeze()
+    kept = list(frozen.ranges())
+    together.mark_all(ranges)
+    for first, last in ranges:
+        single.mark(first, last)
+    assert list(together.ranges()) == list(single.ranges())
+    assert (together.version != frozen.version) == bool(ranges)
+    assert list(frozen.ranges()) == kept, "a frozen copy keeps what it had"
+
+
 @given(steps, seqs, st.integers(1, BLOCK + 50))
 def test_masks_and_counts_agree_with_membership(actions: list[tuple[str, int, int]], first: int, count: int) -> None:
     dead, plain = play(actions)
