@@ -7,6 +7,7 @@ lets what is under way end, and closes the store with a clean checkpoint.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -69,7 +70,9 @@ def run(config: Config) -> int:
         return 1
     except OSError as error:
         host, port = config.server.address
-        print(f"topics: cannot listen on {host}:{port}: {error.strerror or error}", file=sys.stderr)
+        taken = error.errno == errno.EADDRINUSE
+        why = "another program listens there; choose another port with --port" if taken else error.strerror or error
+        print(f"topics: cannot listen on {host}:{port}: {why}", file=sys.stderr)
         return 1
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -206,12 +206,31 @@ def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
     try:
         value: T = decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body does not have the right shape: {error}") from None
+        raise InvalidRequest(f"the body does not have the right shape: {error}{_choices(str(error))}") from None
     if doubtful:
         _check_repeats(text, shape)
     elif isinstance(value, AppendIn) and value.config is not None:
         _check_config_repeats(text)
     return value, checked
+
+
+def _words(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    return [word for part in get_args(kind) for word in _words(part)]
+
+
+_CHOICES: Final = {
+    field.encode_name: _words(field.type)
+    for shape in (TopicConfig, RouterIn, WatchIn)
+    for field in msgspec.structs.fields(shape)
+}
+
+
+def _choices(why: str) -> str:
+    """What the field that `why` names may hold, where that is one of a few words."""
+    words = _CHOICES.get(why.rpartition(".")[2].rstrip("`"), ()) if why.startswith("Invalid enum value") else ()
+    return f"; it may be {', '.join(words)}" if words else ""
 
 
 class _ConfigText(Struct):

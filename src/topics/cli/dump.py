@@ -6,7 +6,7 @@ is an answer here, not an error of the command.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -19,8 +19,8 @@ DAMAGED: Final = 4
 
 EXAMPLES: Final = """Examples:
 
-    topics dump topics-data/wal/wal-0000000000000001.log
-    topics dump topics-data/wal/wal-0000000000000001.log --past-damage --json
+    topics dump topics-data/wal/shard-00/wal-0000000000000001.log
+    topics dump topics-data/wal/shard-00/wal-0000000000000001.log --past-damage --json
     topics dump topics-data/topics/00000001/MANIFEST
     topics dump topics-data/topics/00000001/seg-0000000000000001.data --offset 4096 --limit 10
     topics dump topics-data/meta/snapshot-0000000000000003.bin
@@ -30,7 +30,7 @@ EXAMPLES: Final = """Examples:
 def dump(
     path: str,
     *,
-    kind: Literal["wal", "data", "idx", "tags", "manifest", "snapshot", "current", "text"] | None = None,
+    kind: Kind | None = None,
     offset: int = 0,
     limit: int = 1000,
     full: Annotated[bool, Parameter(negative=())] = False,
@@ -58,7 +58,7 @@ def dump(
     """
     fs = OsFs()
     if fs.is_dir(path):
-        raise InvalidRequest(f"{path} is a directory; name a file in it, such as one of wal/ or topics/<id>/")
+        raise InvalidRequest(f"{path} is a directory; name a file in it, such as one of wal/shard-00/ or topics/<id>/")
     try:
         file = fs.open(path)
     except OSError as error:

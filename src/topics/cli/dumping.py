@@ -21,10 +21,10 @@ from topics.format.frame import BadFrame
 from topics.format.manifest import decode_manifest
 from topics.format.ops import find_frames
 from topics.format.snapshot import decode_snapshot
-from topics.format.tags import TagIndex
+from topics.format.tags import KEYS_MAGIC, MAGIC, TagIndex
 from topics.storage.paths import part_number, segment_first, snapshot_number, wal_number
 
-Kind = Literal["wal", "data", "idx", "tags", "part", "manifest", "snapshot", "current", "text"]
+Kind = Literal["wal", "data", "idx", "tags", "keys", "part", "manifest", "snapshot", "current", "text"]
 Reason = Literal["end", "zeros", "damage", "limit"]
 Parts = Iterator["dict[str, Any] | Stop"]
 
@@ -76,7 +76,7 @@ def kind_of(path: str) -> Kind:
     if snapshot_number(name) is not None:
         return "snapshot"
     if segment_first(name) is not None:
-        suffixes: dict[str, Kind] = {"data": "data", "idx": "idx", "tags": "tags"}
+        suffixes: dict[str, Kind] = {"data": "data", "idx": "idx", "tags": "tags", "keys": "keys"}
         return suffixes[name.rpartition(".")[2]]
     if part_number(name) is not None:
         return "part"
@@ -95,7 +95,9 @@ def parts_of(kind: Kind, view: memoryview, offset: int, *, full: bool, past_dama
         case "idx":
             yield from _entries(view, offset)
         case "tags":
-            yield from _tags(view)
+            yield from _names(view, "tag", MAGIC)
+        case "keys":
+            yield from _names(view, "key", KEYS_MAGIC)
         case "manifest":
             yield from _container(view, decode_manifest)
         case "snapshot":
@@ -245,16 +247,16 @@ def _container(view: memoryview, decode: Callable[[memoryview], Any]) -> Parts:
     yield Stop(len(view), "end", "all was read, its checksum holds")
 
 
-def _tags(view: memoryview) -> Parts:
+def _names(view: memoryview, what: str, magic: bytes) -> Parts:
     try:
-        index = TagIndex(view)
+        index = TagIndex(view, magic)
         names = index.names()
     except (BadContainer, UnicodeDecodeError) as error:
         yield Stop(0, "damage", str(error))
         return
     for name in names:
         seqs = index.find(control.Selector(control.SelectorOp.EQ, name))
-        yield {"what": "tag", "tag": name, "records": len(seqs), "first_seq": int(seqs[0]), "last_seq": int(seqs[-1])}
+        yield {"what": what, what: name, "records": len(seqs), "first_seq": int(seqs[0]), "last_seq": int(seqs[-1])}
     yield Stop(len(view), "end", "all was read, its checksum holds")
 
 

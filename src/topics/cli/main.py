@@ -10,7 +10,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from topics.cli.output import Output
-from topics.model.errors import InvalidConfig, TopicsError, Unavailable
+from topics.model.errors import InvalidConfig, TopicsError, Unavailable, Unreachable
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -144,6 +144,9 @@ def run(arguments: Sequence[str]) -> int:
     except InvalidConfig as error:
         output.failed(error.code, error.message)
         return USAGE
+    except Unreachable as error:
+        output.failed(error.code, f"{error.message}. `topics serve` starts a server, --url names another one")
+        return LATER
     except TopicsError as error:
         output.failed(error.code, error.message)
         return LATER if isinstance(error, Unavailable) else FAILED

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from topics.cli.remote import LOCAL, Server
+from topics.model.errors import InvalidRequest
 from topics.model.job import Job, Settled
 
 
@@ -51,6 +52,7 @@ def ack(topic: str, *seqs: int, node: str, server: Server = LOCAL) -> int:
     node
         Who claimed them.
     """
+    _check_named(seqs)
     with server.client() as client:
         return _tell(server, client.queue(topic).ack(node, seqs))
 
@@ -69,8 +71,14 @@ def nack(topic: str, *seqs: int, node: str, delay_ms: int = 0, server: Server = 
     delay_ms
         When they may be claimed again.
     """
+    _check_named(seqs)
     with server.client() as client:
         return _tell(server, client.queue(topic).nack(node, seqs, delay_ms=delay_ms))
+
+
+def _check_named(seqs: tuple[int, ...]) -> None:
+    if not seqs:
+        raise InvalidRequest("say which jobs, by the seqs that `topics claim` printed")
 
 
 def _tell(server: Server, settled: Settled) -> int:

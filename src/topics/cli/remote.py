@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from topics.cli.output import Output
 from topics.client import Client, RetryPolicy
 from topics.client.url import DEFAULT_URL
+from topics.model.config import FIELDS
 from topics.model.errors import InvalidRequest
 from topics.model.record import Gap, Record
 
@@ -69,8 +70,9 @@ def create(topic: str, *fields: str, server: Server = LOCAL) -> int:
     fields
         Configuration as FIELD=VALUE: durability=fsync, cap_records=1000, ttl_ms=60000 …
     """
+    config = dict(_assigned(field) for field in fields)
     with server.client() as client:
-        done = client.create(topic, **dict(_assigned(field) for field in fields))
+        done = client.create(topic, **config)
     server.output().fields(msgspec.to_builtins(done))
     return 0
 
@@ -270,7 +272,7 @@ COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
     "create": (
         create,
         "Examples:\n\n    topics create orders durability=fsync\n"
-        "    topics create events cap_records=100000 ttl_ms=86400000\n",
+        "    topics create events cap_records=100000 ttl_ms=86400000\n    topics create jobs type=queue\n",
     ),
     "append": (
         append,
@@ -300,6 +302,9 @@ def _assigned(field: str) -> tuple[str, Any]:
     name, equals, value = field.partition("=")
     if not equals or not name:
         raise InvalidRequest(f"{field!r} is not FIELD=VALUE, such as durability=fsync")
+    if name not in FIELDS:
+        # The server ignores what it does not know, as the wire asks; somebody who typed it meant something.
+        raise InvalidRequest(f"unknown config field {name!r}; known: {', '.join(sorted(FIELDS))}")
     try:
         return name, msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -175,7 +175,7 @@ class NotAQueue(Conflict):
     code = "not_a_queue"
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} is a log, not a queue", topic=topic)
+        super().__init__(f"topic {topic!r} is a log, not a queue; a queue is created with type queue", topic=topic)
 
 
 class TopicFull(Conflict):

@@ -87,6 +87,8 @@ def test_segment_parts_are_printed(topics: Command, data: Path) -> None:
     assert records[1]["deleted"] is None
     (tag, end) = topics("dump", str(file_of(data, "seg-*.tags")), "--json").lines
     assert (tag["tag"], tag["records"], end["stop"]["reason"]) == ("eu", 2, "end")
+    (key, end) = topics("dump", str(file_of(data, "seg-*.keys")), "--json").lines
+    assert (key["key"], key["records"], end["stop"]["reason"]) == ("k", 1, "end")
 
 
 def test_staged_part_is_printed(topics: Command, tmp_path: Path) -> None:
@@ -112,7 +114,9 @@ def test_metadata_files_are_printed(topics: Command, data: Path) -> None:
     assert "topics-py 1" in topics("dump", str(file_of(data, "FORMAT"))).out
 
 
-@pytest.mark.parametrize("pattern", ["wal-*.log", "seg-*.data", "seg-*.idx", "seg-*.tags", "MANIFEST", "CURRENT"])
+@pytest.mark.parametrize(
+    "pattern", ["wal-*.log", "seg-*.data", "seg-*.idx", "seg-*.tags", "seg-*.keys", "MANIFEST", "CURRENT"]
+)
 def test_every_file_is_printed_for_people(topics: Command, data: Path, pattern: str) -> None:
     ran = topics("dump", str(file_of(data, pattern)))
     assert ran.status == 0
@@ -144,7 +148,7 @@ def test_submission_without_its_end_is_named(topics: Command, data: Path, tmp_pa
     assert "not whole" in ran.lines[-1]["stop"]["why"]
 
 
-@pytest.mark.parametrize("pattern", ["seg-*.data", "seg-*.tags", "MANIFEST", "snapshot-*.bin", "CURRENT"])
+@pytest.mark.parametrize("pattern", ["seg-*.data", "seg-*.tags", "seg-*.keys", "MANIFEST", "snapshot-*.bin", "CURRENT"])
 def test_damage_in_other_files_is_named(topics: Command, data: Path, tmp_path: Path, pattern: str) -> None:
     source = file_of(data, pattern)
     for broken in (damaged(tmp_path, source, 10), damaged(tmp_path, source, 0, cut=source.stat().st_size - 1)):
@@ -181,6 +185,7 @@ def test_kind_is_told_by_the_name() -> None:
         "seg-0000000000000001.data": "data",
         "a/seg-0000000000000001.idx": "idx",
         "seg-0000000000000001.tags": "tags",
+        "seg-0000000000000001.keys": "keys",
         "MANIFEST": "manifest",
         "meta/snapshot-0000000000000001.bin": "snapshot",
         "CURRENT": "current",

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.cli.conftest import Command
 from topics.cli import doctor, flags
 from topics.cli.main import COMMANDS as KNOWN
-from topics.cli.main import installed_version, make_app, run
+from topics.cli.main import FAMILIES, installed_version, make_app, run
 from topics.cli.output import visible
 from topics.config import settings
 from topics.model.errors import StoreLocked, Throttled, TopicsError
@@ -21,7 +21,7 @@ from topics.model.errors import StoreLocked, Throttled, TopicsError
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = (
     "serve", "config", "topics", "create", "append", "read", "watch", "info", "delete", "drop", "claim", "ack",
-    "nack", "redrive", "top", "dump", "doctor",
+    "nack", "redrive", "top", "dump", "doctor", "pipeline",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_every_command_has_help_with_examples(topics: Command, command: str) -> 
 
 
 def test_no_command_is_left_out_of_these_tests() -> None:
-    assert set(KNOWN) == set(COMMANDS)
+    assert {*KNOWN, *FAMILIES} == set(COMMANDS)
     assert {name for name in make_app() if not name.startswith("-")} == set(COMMANDS)
 
 

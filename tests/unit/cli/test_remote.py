@@ -185,6 +185,26 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
     assert server.seen[2].json == {"node": "w", "seqs": [9], "lease_ids": [""], "delay_ms": 5}
 
 
+@pytest.mark.parametrize("command", ["ack", "nack"])
+def test_settling_no_job_at_all_is_refused(topics: Command, command: str) -> None:
+    ran = topics(command, "q", "--node", "w")
+    assert ran.status == 1
+    assert "topics claim" in ran.err
+
+
+def test_config_field_nobody_knows_is_refused_before_anything_is_sent(topics: Command) -> None:
+    ran = topics("create", "a", "ttl=5")
+    assert ran.status == 1
+    assert "'ttl'" in ran.err
+    assert "ttl_ms" in ran.err
+
+
+def test_server_that_is_not_there_is_told_with_a_remedy(topics: Command) -> None:
+    ran = topics("topics", "--url", "http://127.0.0.1:1", "--timeout", "0.1")
+    assert ran.status == 3
+    assert "topics serve" in ran.err
+
+
 def test_watch_prints_events_as_they_come(topics: Command) -> None:
     session = {"wid": "wid_x", "stream_url": "/v0/watch/wid_x", "session_ttl_ms": 300_000, "topics": {
         "a": {"from_seq": 0, "head_seq": 2, "earliest_seq": 2},
