@@ -11,6 +11,7 @@ from topics.api import (
     admin,
     append,
     diff,
+    groups,
     history,
     lookups,
     probes,
@@ -34,16 +35,29 @@ from topics.api.wire import (
     DeleteIn,
     DiffIn,
     ExtendIn,
+    FetchIn,
+    GroupAckIn,
+    GroupClaimIn,
+    GroupCommitIn,
+    GroupExtendIn,
+    GroupIn,
+    GroupNackIn,
     HeadsIn,
+    JoinIn,
+    MemberIn,
     NackIn,
     PlanIn,
     RedriveIn,
+    RejectIn,
     RouterIn,
+    SeekIn,
     StageCommitIn,
     StageCommitsIn,
     WatchIn,
 )
 from topics.broker.broker import Deleted
+from topics.broker.group import Sought
+from topics.broker.groupinfo import GroupState
 from topics.broker.lookups import At, RetentionPlan
 from topics.broker.segments import SegmentList
 from topics.broker.staging import StageState
@@ -88,6 +102,7 @@ READ, WRITE, DELETE, ADMIN = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
 TOPIC: Final = "/v0/topics/{topic}"
 ROUTER: Final = "/v0/routers/{router}"
 STAGED: Final = f"{TOPIC}/staged/{{txn}}"
+GROUP: Final = f"{TOPIC}/groups/{{group}}"
 
 ROUTES: Final = (
     Route("GET", "/v0/health", NO_SCOPE, None, "Is the process alive", answer=probes.Health, probe=True),
@@ -213,6 +228,61 @@ ROUTES: Final = (
     Route(
         "POST", f"{TOPIC}/redrive", WRITE | DELETE, queues.redrive, "Send dead letters back to their queue",
         body=RedriveIn, answer=Redriven,
+    ),
+    Route(
+        "GET", f"{TOPIC}/groups", READ, groups.list_groups, "The consumer groups of a topic, in pages",
+        query=("prefix", "page_size", "cursor"), answer=groups.GroupList,
+    ),
+    Route(
+        "PUT", GROUP, ADMIN, groups.put_group, "Create a consumer group, or replace its config",
+        body=GroupIn, answer=groups.GroupConfigured,
+    ),
+    Route("GET", GROUP, READ, groups.get_group, "How far a group got, and how far it is behind", answer=GroupState),
+    Route("DELETE", GROUP, DELETE, groups.drop_group, "Drop a group; the records stay", answer=groups.GroupDropped),
+    Route(
+        "POST", f"{GROUP}/join", READ | WRITE, groups.join, "Become a member, or one of a new generation",
+        body=JoinIn, answer=groups.Joined,
+    ),
+    Route(
+        "POST", f"{GROUP}/leave", READ | WRITE, groups.leave, "Stop being a member: what it holds is free",
+        body=MemberIn, answer=groups.Generation,
+    ),
+    Route(
+        "POST", f"{GROUP}/heartbeat", READ | WRITE, groups.heartbeat, "Say that a member is alive",
+        body=MemberIn, answer=groups.Generation,
+    ),
+    Route("POST", f"{GROUP}/fetch", READ | WRITE, groups.fetch, "The next records for a member", body=FetchIn),
+    Route(
+        "POST", f"{GROUP}/commit", READ | WRITE, groups.commit, "How far a stream group got",
+        body=GroupCommitIn, answer=groups.Committed,
+    ),
+    Route(
+        "POST", f"{GROUP}/ack", READ | WRITE, groups.ack, "Done with records: settled for this group",
+        body=GroupAckIn, answer=groups.AckOut,
+    ),
+    Route(
+        "POST", f"{GROUP}/nack", READ | WRITE, groups.nack, "Give records back, now or later",
+        body=GroupNackIn, answer=groups.NackOut,
+    ),
+    Route(
+        "POST", f"{GROUP}/reject", READ | WRITE, groups.reject, "Send records to the dead letters",
+        body=RejectIn, answer=groups.RejectOut,
+    ),
+    Route(
+        "POST", f"{GROUP}/extend", READ | WRITE, groups.extend, "Hold records for longer",
+        body=GroupExtendIn, answer=groups.ExtendOut,
+    ),
+    Route(
+        "POST", f"{GROUP}/claim", READ | WRITE, groups.claim, "Take over what other members left idle",
+        body=GroupClaimIn,
+    ),
+    Route(
+        "GET", f"{GROUP}/pending", READ, groups.pending, "What was handed out and is not settled",
+        query=("member", "min_idle_ms", "parked", "limit", "cursor"), answer=groups.PendingList,
+    ),
+    Route(
+        "POST", f"{GROUP}/seek", READ | WRITE, groups.seek, "Begin anew somewhere else",
+        body=SeekIn, answer=Sought,
     ),
     Route(
         "GET", "/v0/routers", READ, routers.list_routers, "List routers in pages",

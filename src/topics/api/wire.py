@@ -19,6 +19,7 @@ from topics.format.ops import compact_body
 from topics.model import limits
 from topics.model.config import TopicConfig
 from topics.model.errors import InvalidRecord, InvalidRequest
+from topics.model.group import GroupConfig
 
 BODY_DEPTH: Final = 127
 """Levels of a body, its own brace included; one more is refused."""
@@ -169,6 +170,72 @@ class RedriveIn(Struct):
     to: str | None = None
     max: int = 1000
     rate_per_s: int = 0
+    dry_run: bool = False
+
+
+class PlaceIn(Struct, forbid_unknown_fields=True):
+    seq: int | None = None
+    ts: int | None = None
+
+
+class GroupIn(GroupConfig, frozen=True, kw_only=True):
+    start: Literal["earliest", "latest"] | PlaceIn = "earliest"
+
+
+class JoinIn(Struct):
+    member: str | None = None
+
+
+class MemberIn(Struct):
+    member: str
+    generation: int | None = None
+
+
+class FetchIn(MemberIn, kw_only=True):
+    max: int = 100
+    max_bytes: int | None = None
+    wait_ms: int = 0
+    claim_idle_ms: int | None = None
+
+
+class GroupCommitIn(Struct):
+    seq: int
+    member: str | None = None
+    generation: int | None = None
+
+
+class SeqsIn(MemberIn, kw_only=True):
+    seqs: list[int]
+    tokens: list[int | None] | None = None
+
+
+class GroupAckIn(SeqsIn, kw_only=True):
+    seqs: list[int] = []
+    ranges: list[tuple[int, int]] = []
+
+
+class GroupNackIn(SeqsIn, kw_only=True):
+    delay_ms: int = 0
+    count: bool = True
+
+
+class RejectIn(SeqsIn, kw_only=True):
+    reason: str = ""
+
+
+class GroupExtendIn(SeqsIn, kw_only=True):
+    visibility_ms: int
+
+
+class GroupClaimIn(MemberIn, kw_only=True):
+    min_idle_ms: int
+    max: int = 100
+    seqs: list[int] | None = None
+
+
+class SeekIn(Struct):
+    to: Literal["earliest", "latest"] | PlaceIn
+    force: bool = False
     dry_run: bool = False
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from topics.broker.group import ConsumerGroups
 from topics.broker.heads import HeadRow, heads_like, heads_of
 from topics.broker.history import History, Range
 from topics.broker.listing import page_of
@@ -79,6 +80,7 @@ class Broker:
         self.clocks = Clocks()
         self.routing = Routing(store, max_routers)
         self.queues = Queues(store, self._pulled)
+        self.groups = ConsumerGroups(store, self._pulled)
         self.patient: Callable[[], bool] = lambda: True
         """Whether an append that finds the queue of its shard full waits for room instead of being refused."""
         self.warmth: Warmth | None = None

@@ -68,7 +68,8 @@ def _copy(store: Store, topic: Topic, seqs: Sequence[int]) -> Steps[list[int]]:
     name = config.dead_letter
     appends: list[tuple[int, Append]] = []
     for record in read_records(store, topic, sorted(seqs)):
-        prepared = _letter(topic, record, config.max_deliveries)
+        marks = {FROM: topic.name, DELIVERIES: str(config.max_deliveries), SRC_SEQ: str(record.seq)}
+        prepared = make_letter(record, marks)
         key = f"dead:{topic.id}:{record.seq}"
         append = yield from append_there(store, name, prepared, key, create=True)
         appends.append((record.seq, append))
@@ -107,9 +108,8 @@ def append_there(store: Store, name: str, prepared: Prepared, key: str, create: 
         yield from settled(found)
 
 
-def _letter(topic: Topic, record: Record, deliveries: int) -> Prepared:
+def make_letter(record: Record, marks: dict[str, str]) -> Prepared:
     """The record and where it came from. What would outgrow a limit by the addition loses its own meta first."""
-    marks: dict[str, Any] = {FROM: topic.name, DELIVERIES: str(deliveries), SRC_SEQ: str(record.seq)}
     own: dict[str, Any] = {}
     if isinstance(record.meta, dict):
         own = msgspec.json.decode(record.meta_raw or b"{}", type=dict[str, msgspec.Raw])

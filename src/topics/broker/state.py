@@ -114,7 +114,7 @@ def state_of(store: Store, topic: Topic, clocks: Clocks, now_ms: int) -> TopicSt
         created_ts=topic.created_ts,
         durable_seq=durable_seq(topic, store.shard_for(topic)),
         segments=SegmentTotals(len(topic.segments), 0, sum(s.data_len for s in topic.segments), 0),
-        groups=0,
+        groups=0 if topic.groups is None else len(topic.groups.by_name),
         queue=msgspec.UNSET if topic.queue is None else counts_of(topic),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from topics.format import control, frame, segment, staged
+from topics.format import control, frame, group, segment, staged
 from topics.format.container import BadContainer
 from topics.format.current import decode_current
 from topics.format.envelope import BadEnvelope, split_envelope
@@ -51,6 +51,7 @@ BODIES: Final[dict[frame.Kind, Callable[[bytes], Any]]] = {
     frame.Kind.STAGE_COMMIT: staged.StageCommit.decode,
     frame.Kind.STAGE_PREPARE: staged.StageCommit.decode,
     frame.Kind.STAGE_VERDICT: staged.StageVerdict.decode,
+    frame.Kind.GROUP: group.GroupOp.decode,
 }
 
 

@@ -54,6 +54,7 @@ class Kind(enum.IntEnum):
     STAGE_COMMIT = 85
     STAGE_PREPARE = 86
     STAGE_VERDICT = 87
+    GROUP = 90
 
 
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)

@@ -127,7 +127,7 @@ cdef Py_ssize_t bad_utf8(const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline bint known_kind(uint8_t kind) noexcept nogil:
-    return 1 <= kind <= 11 or 64 <= kind <= 66 or kind == 80 or 85 <= kind <= 87
+    return 1 <= kind <= 11 or 64 <= kind <= 66 or kind == 80 or 85 <= kind <= 87 or kind == 90
 
 
 cdef inline Py_ssize_t plain_frame(const uint8_t* p, Py_ssize_t left) noexcept nogil:

@@ -67,6 +67,7 @@ class TopicRow(msgspec.Struct, kw_only=True):
     tokens: tuple[int, int] = (1, 0)
     """The next lease id or token, as a clean stop knows it, and the highest one that is reserved."""
     queue: QueueRow | None = None
+    groups: list[GroupRow] = []
 
 
 class QueueRow(msgspec.Struct, array_like=True):
@@ -77,6 +78,24 @@ class QueueRow(msgspec.Struct, array_like=True):
     columns: bytes
     """Packed: see rules/lease_columns.py."""
     dead_lettered: int
+    at_ms: int
+    """When it was so."""
+
+
+class GroupRow(msgspec.Struct, array_like=True):
+    """A consumer group, in wall time."""
+
+    name: str
+    config: msgspec.Raw
+    position: int
+    """The next seq that was never handed out; of a stream group, the one that is committed."""
+    holders: list[str]
+    columns: bytes
+    """Packed: see rules/lease_columns.py."""
+    counters: list[int]
+    members: list[tuple[str, int]]
+    """(name, generation)."""
+    used_ms: int
     at_ms: int
     """When it was so."""
 

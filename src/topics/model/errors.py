@@ -18,6 +18,7 @@
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── RouterNotFound
+    │   ├── GroupNotFound
     │   ├── SegmentGone           evicted, deleted or replaced since it was listed
     │   └── RecordsLost           a reader that takes no gaps met one
     ├── Conflict
@@ -29,6 +30,9 @@
     │   ├── PartExists            a staged part of this name has other bytes
     │   ├── PartMissing           a commit names a part that is not staged
     │   ├── TxnForeign            the app of a transaction was last used by another query
+    │   ├── GroupExists           an incompatible change of `mode`
+    │   ├── StaleGeneration       a member that joined again since, or whose session is over
+    │   ├── GroupHasMembers       a seek that would pull the cursor from under live members
     │   ├── Recreated             the topic is another instance than the caller knew
     │   └── GenerationChanged     the segment was rewritten since it was listed
     ├── Unavailable               try again later
@@ -151,6 +155,13 @@ class RouterNotFound(NotFound):
         super().__init__(f"router {router!r} does not exist", router=router)
 
 
+class GroupNotFound(NotFound):
+    code = "group_not_found"
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(f"topic {topic!r} has no group {group!r}; create it first", topic=topic, group=group)
+
+
 class SegmentGone(NotFound):
     code = "segment_gone"
 
@@ -196,6 +207,18 @@ class PartMissing(Conflict):
 
 class TxnForeign(Conflict):
     code = "txn_foreign"
+
+
+class GroupExists(Conflict):
+    code = "group_exists_incompatible"
+
+
+class StaleGeneration(Conflict):
+    code = "stale_generation"
+
+
+class GroupHasMembers(Conflict):
+    code = "group_has_members"
 
 
 class Recreated(Conflict):

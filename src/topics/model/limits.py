@@ -81,3 +81,10 @@ LEASE_MS: Final = 86_400_000
 
 SEQS_PER_CALL: Final = 1000
 """Jobs that one ack, nack or extend names: it is judged in one go."""
+
+GROUPS_PER_TOPIC: Final = 1000
+MEMBERS_PER_GROUP: Final = 1000
+"""Each is looked at when sessions end and when retention asks what is held."""
+
+GROUP_PENDING: Final = 10_000_000
+"""The most that a group may be allowed to have pending: each entry takes some 300 bytes of memory."""

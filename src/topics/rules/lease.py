@@ -400,6 +400,10 @@ class Leases:
         begun = min((seq for seq in self._in_hand if seq not in self.entries), default=self.position)
         return min(begun, self._low[0]) if self._low else begun
 
+    def unsettled(self) -> int:
+        """How many were handed out, or are about to be, and are not settled."""
+        return len(self.entries) + sum(seq not in self.entries for seq in self._in_hand)
+
     def oldest_ms(self) -> int | None:
         """When the record that is pending longest was handed out or extended last; None = none is."""
         idle = self._idle_heap()

@@ -11,6 +11,7 @@ from topics.format.snapshot import SegmentRow, TopicRow
 from topics.model.config import TopicConfig
 from topics.storage.alive import live_runs
 from topics.storage.dead import DeadSet
+from topics.storage.group import GroupCut, group_row
 from topics.storage.lost import LostRanges
 from topics.storage.queue import QueueCut, queue_row
 from topics.storage.segment import Segment
@@ -51,6 +52,7 @@ class TopicCut:
     pieces: list[Piece]
     tokens: tuple[int, int]
     queue: QueueCut | None
+    groups: list[GroupCut]
 
 
 def capture(topic: Topic, now_ms: int, mono_ms: int) -> TopicCut:
@@ -90,6 +92,7 @@ def capture(topic: Topic, now_ms: int, mono_ms: int) -> TopicCut:
         pieces=_pieces(topic, copy_through),
         tokens=(topic.tokens.next, topic.tokens.ceiling),
         queue=None if topic.queue is None else topic.queue.cut(mono_ms),
+        groups=[] if topic.groups is None else topic.groups.cut(mono_ms),
     )
     topic.dirty = False
     return cut
@@ -137,4 +140,5 @@ def make_row(cut: TopicCut, segments: list[Segment], ceiling: int) -> TopicRow:
         txns=cut.txns,
         tokens=cut.tokens,
         queue=None if cut.queue is None else queue_row(cut.queue),
+        groups=[group_row(group) for group in cut.groups],
     )

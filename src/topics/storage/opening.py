@@ -141,8 +141,10 @@ def _adopt(store: Store, found: Found) -> None:
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
         topic.tokens.restart(topic.tokens.next if found.clean else None)
+        keep = topic.config.leases_durable
+        if topic.groups is not None:
+            topic.groups.restart(wall_ms, now // 1_000_000, keep, topic.dead, topic.head)
         if topic.queue is not None:
-            keep = topic.config.leases_durable
             topic.queue.restart(wall_ms, now // 1_000_000, keep, topic.dead, topic.head)
     adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())

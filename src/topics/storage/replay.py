@@ -25,6 +25,7 @@ from topics.format.control import (
     TopicDelete,
 )
 from topics.format.frame import MORE, Frame, Kind, decode_frame
+from topics.format.group import GroupEvent, GroupOp
 from topics.format.snapshot import Snapshot, TopicRow, VerdictRow
 from topics.format.staged import StageCommit
 from topics.model.config import Durability, TopicConfig
@@ -32,6 +33,7 @@ from topics.model.errors import CorruptFile
 from topics.rules.txns import Committed
 from topics.storage.alive import runs_of
 from topics.storage.columns import live_sizes
+from topics.storage.group import load_groups
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.paths import Paths
@@ -110,6 +112,8 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
     topic.tokens.next, topic.tokens.ceiling = row.tokens
     if row.queue is not None:
         topic.queue = load_queue(row.queue)
+    if row.groups:
+        topic.groups = load_groups(row.groups)
     topic.dirty = False
     return topic
 
@@ -311,6 +315,8 @@ class Replay:
                 topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
         elif frame.kind == Kind.LEASE:
             self._lease(topic, frame, self.body(read, frame, Lease))
+        elif frame.kind == Kind.GROUP:
+            self._group_op(topic, frame, self.body(read, frame, GroupOp))
         elif frame.kind == Kind.TOKEN_WATERMARK:
             topic.apply_tokens(self.body(read, frame, TokenWatermark).ceiling)
         elif frame.kind == Kind.LOST_RANGE:
@@ -334,6 +340,14 @@ class Replay:
         topic.queue.seen_ms = max(topic.queue.seen_ms, frame.ts)
         topic.apply_tokens(max(row[1] for row in rows))
         topic.apply_lease(lease.event, lease.node, rows, frame.ts)
+
+    @staticmethod
+    def _group_op(topic: Topic, frame: Frame, op: GroupOp) -> None:
+        generation = op.number if op.event == GroupEvent.JOINED else 0
+        topic.apply_tokens(max([row[1] for row in op.rows], default=generation))
+        topic.apply_group(op, frame.ts)
+        assert topic.groups is not None
+        topic.groups.seen_ms = max(topic.groups.seen_ms, frame.ts)
 
     def _config(self, read: FileRead, frame: Frame, body: TopicCreate) -> TopicConfig:
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topics.format.control import LeaseRow, LostReason
+from topics.format.group import GroupOp
 from topics.format.prepared import Prepared
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
@@ -24,6 +25,7 @@ from topics.rules.txns import Committed
 from topics.storage.columns import Column, Ranges, live_sizes, measure_at, spell_out, spread, within
 from topics.storage.dead import DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
+from topics.storage.group import Groups
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
 from topics.storage.partfile import PartSource
@@ -122,10 +124,10 @@ class Ordered:
 class Topic:
     __slots__ = (
         "bytes", "ceiling", "ceiling_asked", "ckpt_seq", "closing", "config", "copied", "created_ts", "dead", "dedupe",
-        "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "frozen", "gates", "handles", "head", "id",
-        "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending", "queue", "ram",
-        "reserved_at", "reserved_last", "reserving", "segments", "shard", "stages", "tail", "tokens", "trim_floor",
-        "unflagged", "waiters",
+        "delete_below", "directory", "dirty", "evict_floor", "expiry_floor", "frozen", "gates", "groups", "handles",
+        "head", "id", "inherited", "last_ts", "ledger", "live", "lost", "name", "name_tails", "ordered", "pending",
+        "queue", "ram", "reserved_at", "reserved_last", "reserving", "segments", "shard", "stages", "tail", "tokens",
+        "trim_floor", "unflagged", "waiters",
     )  # fmt: skip
 
     def __init__(self, topic_id: int, name: str, config: TopicConfig, directory: str, handles: Handles) -> None:
@@ -187,6 +189,8 @@ class Topic:
         self.reserving: Submission | None = None
         """The last reservation of them that was ordered."""
         self.queue = Queue() if config.type == "queue" else None
+        self.groups: Groups | None = None
+        """Consumer groups; None = there never was one."""
         self.ledger = Ledger()
         """The store's, once the topic belongs to it."""
         self.ordered = self.published()
@@ -316,6 +320,11 @@ class Topic:
             self.dirty = True
             self.queue.apply(event, node, rows, now_ms, self.dead)
 
+    def apply_group(self, op: GroupOp, now_ms: int) -> None:
+        self.dirty = True
+        self.groups = self.groups or Groups()
+        self.groups.apply(op, now_ms, self.dead)
+
     def _raise_floor(self) -> None:
         floor = max(self.involuntary_floor, self.delete_below - 1)
         if floor <= self.dead.floor:
@@ -331,8 +340,9 @@ class Topic:
         last = min(last, self.head)
         if first > last:
             return
-        if self.queue is not None:
-            self.queue.forget(first, last)
+        for layer in (self.queue, self.groups):
+            if layer is not None:
+                layer.forget(first, last)
         before = self.bytes
         for segment in self.segments_between(first, last + 1):
             low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)

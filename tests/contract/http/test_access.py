@@ -37,6 +37,15 @@ EXPECTED = {
     ("PUT", "/v0/topics/{topic}/staged/{txn}/{part}"): "w", ("POST", "/v0/topics/{topic}/staged/{txn}/commit"): "w",
     ("POST", "/v0/staged/{txn}/commit"): "w", ("GET", "/v0/topics/{topic}/staged"): "w",
     ("GET", "/v0/topics/{topic}/staged/{txn}"): "w", ("DELETE", "/v0/topics/{topic}/staged/{txn}"): "w",
+    ("GET", "/v0/topics/{topic}/groups"): "r", ("PUT", "/v0/topics/{topic}/groups/{group}"): "a",
+    ("GET", "/v0/topics/{topic}/groups/{group}"): "r", ("DELETE", "/v0/topics/{topic}/groups/{group}"): "d",
+    ("GET", "/v0/topics/{topic}/groups/{group}/pending"): "r",
+    **{
+        ("POST", f"/v0/topics/{{topic}}/groups/{{group}}/{verb}"): "rw"
+        for verb in (
+            "join", "leave", "heartbeat", "fetch", "commit", "ack", "nack", "reject", "extend", "claim", "seek",
+        )
+    },
     ("GET", "/v0/routers"): "r", ("PUT", "/v0/routers/{router}"): "a", ("GET", "/v0/routers/{router}"): "r",
     ("DELETE", "/v0/routers/{router}"): "d",
     ("POST", "/v0/watch"): "r", ("GET", "/v0/watch/{wid}"): "", ("GET", "/v0/ws"): "",
@@ -76,6 +85,7 @@ def target(route: Route, topic: str = "mine.a") -> str:
         .replace("{part}", "data")
         .replace("{key}", "k")
         .replace("{txn}", "app@1")
+        .replace("{group}", "g")
         .replace("{wid}", "wid_0123456789012345678901")
     )
 

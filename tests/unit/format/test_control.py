@@ -30,6 +30,7 @@ from topics.format.control import (
     TopicDelete,
     decode_mark,
 )
+from topics.format.group import GroupOp
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
@@ -57,6 +58,16 @@ bodies = st.one_of(
         Lease, st.integers(0, 4), u64, u64, u64, text, st.lists(st.tuples(u64, u64, u64, u64), max_size=3).map(tuple)
     ),
     st.builds(TokenWatermark, u64),
+    st.builds(
+        GroupOp,
+        st.integers(0, 11),
+        text,
+        text,
+        u64,
+        u64,
+        st.binary(max_size=20),
+        st.lists(st.tuples(u64, u64, u64, u64), max_size=3).map(tuple),
+    ),
     st.builds(Dedupe, text, u64, u32),
     ranges.flatmap(lambda pair: st.builds(LostRange, st.just(pair[0]), st.just(pair[1]), st.integers(0, 4))),
 )
@@ -112,6 +123,7 @@ def test_garbage_is_refused_or_decoded_but_never_breaks(body: bytes) -> None:
         EvictWatermark,
         HeadWatermark,
         Lease,
+        GroupOp,
         Dedupe,
         LostRange,
     ):

@@ -1,0 +1,67 @@
+"""Dead letters of a consumer group. The copy is durable before the record is settled here, and carries an idempotency
+key: a crash in between may repeat the copy, which is then known, but loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there, make_letter
+from topics.broker.jobs import read_records
+from topics.broker.steps import Steps, settled
+from topics.model.errors import TopicsError
+from topics.storage.append import Append
+from topics.storage.grouping import Place, order_dead
+from topics.storage.leasing import Now
+from topics.storage.store import Store
+
+GROUP: Final = "$dead_letter_group"
+MEMBER: Final = "$dead_letter_member"
+REASON: Final = "$dead_letter_reason"
+SPENT: Final = "max_deliveries"
+
+
+def bury_records(store: Store, place: Place, seqs: Sequence[int], reason: str, now: Callable[[], Now]) -> Steps[int]:
+    """Move records that are in hand to the dead letters of their group; how many got there. The others are what they
+    were before."""
+    moved: list[int] = []
+    try:
+        moved = yield from _copy(store, place, seqs, reason)
+        with store.lock:
+            ended = order_dead(place, moved, now()) if moved else None
+        yield from settled(ended)
+    except TopicsError:
+        moved = []
+    finally:
+        with store.lock:
+            leases = place.group.leases
+            leases.give_back([seq for seq in seqs if leases.under_way(seq) is None], now().ms)
+    return len(moved)
+
+
+def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps[list[int]]:
+    """The seqs whose copies are durable."""
+    topic, group = place.topic, place.group
+    name = group.config.dead_letter
+    if name is None:
+        return []
+    appends: list[tuple[int, Append]] = []
+    for record in read_records(store, topic, sorted(seqs)):
+        entry = group.leases.entries.get(record.seq)
+        if entry is None:
+            continue
+        marks = {
+            FROM: topic.name, DELIVERIES: str(entry.deliveries), SRC_SEQ: str(record.seq), GROUP: group.name,
+            MEMBER: entry.holder, REASON: reason,
+        }  # fmt: skip
+        key = f"dead:{topic.id}:{group.name}:{record.seq}"
+        append = yield from append_there(store, name, make_letter(record, marks), key[:256], create=True)
+        appends.append((record.seq, append))
+    moved = []
+    for seq, append in appends:
+        submission = append.submission
+        if submission is not None and not submission.settled:
+            yield submission
+        if submission is None or submission.error is None:
+            moved.append(seq)
+    return moved

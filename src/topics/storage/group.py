@@ -1,0 +1,139 @@
+"""The consumer groups of a topic: what their frames say, live and in replay alike.
+
+Times are monotonic while the process lives and wall times in the log, by a distance that is fixed when the store is
+opened; see `topics.storage.queue`, which does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from topics.format.frame import Kind, encode_frame
+from topics.format.group import GroupEvent, GroupOp
+from topics.format.snapshot import GroupRow
+from topics.model.group import GroupConfig
+from topics.rules.group import Counters, Group
+from topics.rules.lease import Cut, Leases
+from topics.rules.lease_columns import Packed, pack, unpack
+from topics.storage.dead import DeadSet
+
+
+class GroupCut(NamedTuple):
+    name: str
+    config: GroupConfig
+    leases: Cut
+    counters: list[int]
+    members: list[tuple[str, int]]
+    used_ms: int
+    now_ms: int
+    shift_ms: int
+
+
+@dataclass(slots=True)
+class Groups:
+    by_name: dict[str, Group] = field(default_factory=dict)
+    shift_ms: int = 0
+    """From monotonic time to the time that is logged."""
+    seen_ms: int = 0
+    """The latest time in the log."""
+    making: dict[str, object] = field(default_factory=dict)
+    """Groups whose first frame is under way."""
+
+    def apply(self, op: GroupOp, now_ms: int, dead: DeadSet) -> None:
+        event = op.event
+        if event == GroupEvent.PUT:
+            self._put(op, now_ms)
+            return
+        group = self.by_name.get(op.group)
+        if group is None:
+            return
+        group.used_ms = max(group.used_ms, now_ms)
+        if event == GroupEvent.CLAIMED:
+            # A record may have gone between the fetch and now: its lease would never end.
+            rows = [row for row in op.rows if row[0] not in dead]
+            group.apply_claimed(op.member, rows, op.number, op.lost, now_ms)
+        elif event == GroupEvent.SETTLED:
+            group.apply_settled(op.rows)
+        elif event == GroupEvent.RELEASED:
+            group.apply_released(op.rows, op.number == 1, now_ms)
+        elif event == GroupEvent.EXTENDED:
+            group.apply_extended(op.rows, now_ms)
+        elif event == GroupEvent.PARKED:
+            group.apply_parked(op.rows)
+        elif event == GroupEvent.DEAD:
+            group.apply_dead(op.rows)
+        elif event == GroupEvent.COMMITTED:
+            group.apply_committed(op.number)
+        elif event == GroupEvent.SOUGHT:
+            group.apply_sought(op.number)
+        elif event == GroupEvent.JOINED:
+            group.apply_joined(op.member, op.number, now_ms)
+        elif event == GroupEvent.LEFT:
+            group.apply_left(op.member, op.number, now_ms)
+        else:
+            del self.by_name[op.group]
+
+    def _put(self, op: GroupOp, now_ms: int) -> None:
+        config = msgspec.json.decode(op.text, type=GroupConfig)
+        known = self.by_name.get(op.group)
+        if known is not None:
+            known.config = config
+            return
+        self.by_name[op.group] = Group(op.group, config, Leases(op.number), used_ms=now_ms)
+
+    def forget(self, first: int, last: int) -> None:
+        """Their records are gone, whoever did it: they count as settled."""
+        for group in self.by_name.values():
+            group.leases.forget(first, last)
+
+    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> None:
+        then_ms = max(wall_ms, self.seen_ms)
+        self.shift_ms = then_ms - now_ms
+        self.making = {}
+        for group in self.by_name.values():
+            group.restart(then_ms, now_ms, keep_leases, lambda seq: seq <= head and seq not in dead, head)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def frame(self, topic_id: int, op: GroupOp, now_ms: int, flags: int) -> bytes:
+        """The op is in monotonic time."""
+        shift = self.shift_ms
+        rows = [(seq, token, until + shift if until else 0, count) for seq, token, until, count in op.rows]
+        body = GroupOp(op.event, op.group, op.member, op.number, op.lost, op.text, rows).encode()
+        return encode_frame(Kind.GROUP, topic_id, body, ts=now_ms + shift, flags=flags)
+
+    def cut(self, now_ms: int) -> list[GroupCut]:
+        return [
+            GroupCut(
+                group.name, group.config, group.leases.cut(), group.counters.row(),
+                [(name, member.generation) for name, member in group.members.items()], group.used_ms, now_ms,
+                self.shift_ms,
+            )
+            for group in self.by_name.values()
+        ]  # fmt: skip
+
+
+def group_row(cut: GroupCut) -> GroupRow:
+    packed = pack(cut.leases, cut.shift_ms)
+    shift = cut.shift_ms
+    config = msgspec.Raw(msgspec.json.encode(cut.config))
+    return GroupRow(
+        cut.name, config, packed.position, packed.holders, packed.columns, cut.counters, cut.members,
+        cut.used_ms + shift, cut.now_ms + shift,
+    )  # fmt: skip
+
+
+def load_groups(rows: list[GroupRow]) -> Groups:
+    groups = Groups()
+    for row in rows:
+        leases = unpack(Packed(row.position, row.holders, row.columns))
+        config = msgspec.json.decode(row.config, type=GroupConfig)
+        group = Group(row.name, config, leases, Counters(*row.counters), used_ms=row.used_ms)
+        for name, generation in row.members:
+            group.apply_joined(name, generation, row.at_ms)
+        groups.by_name[row.name] = group
+        groups.seen_ms = max(groups.seen_ms, row.at_ms)
+    return groups

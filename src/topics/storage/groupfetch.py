@@ -1,0 +1,227 @@
+"""What a member of a group is given: what is reclaimable first, then what nobody had yet, up to the next lost range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from topics.format.control import Selector
+from topics.format.group import GroupOpRow
+from topics.model.record import Gap
+from topics.rules.gap import floor_gap
+from topics.rules.group import Group
+from topics.rules.lease import READY, Ask, Deal, Grant
+from topics.storage.grouping import Place, check, order_claimed, order_parked
+from topics.storage.leasing import Now, reserve_tokens
+from topics.storage.names import TAGS, name_tail, not_gone, sealed_segments, search_segment
+from topics.storage.namesearch import catch_up
+from topics.storage.scan import check_there
+from topics.storage.store import Store
+from topics.storage.submission import Submission
+from topics.storage.topic import Topic, live_runs
+
+SCAN_MAX = 100_000
+"""Seqs that one call looks at for those that a filter lets through."""
+_CHUNK = 1024
+
+
+@dataclass(slots=True)
+class Matches:
+    """What a filter lets through of first..through."""
+
+    first: int
+    through: int
+    seqs: list[int]
+
+
+@dataclass(slots=True)
+class Fetched:
+    rows: list[GroupOpRow] = field(default_factory=list)
+    """Ascending by seq; times are monotonic. In stream mode only the seqs say something."""
+    spent: list[int] = field(default_factory=list)
+    """In hand, on their way to the dead letters: whoever gets this sees to it that they leave it."""
+    gap: Gap | None = None
+    pending_full: bool = False
+    submission: Submission | None = None
+    moved: bool = False
+    """The cursor went on."""
+
+
+def find_matches(store: Store, topic: Topic, selector: Selector, first: int) -> Matches:
+    """What the filter lets through of the next SCAN_MAX seqs. Without the store's lock."""
+    catch_up(store, topic, TAGS)
+    with store.lock:
+        check_there(store, topic)
+        first = max(first, topic.dead.floor + 1)
+        through = min(topic.head, first + SCAN_MAX - 1)
+        tail, start = name_tail(topic, TAGS)
+        tail.extend(store.handles, topic, start)
+        found = tail.find(selector, start)
+        segments = [s for s in sealed_segments(topic) if s.end_seq > first and s.first_seq <= through]
+    for segment in segments:
+        try:
+            found.append(search_segment(store.handles, topic, segment, TAGS, selector))
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+    seqs = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.uint64)
+    low, high = np.searchsorted(seqs, first), np.searchsorted(seqs, through, side="right")
+    return Matches(first, through, seqs[int(low) : int(high)].tolist())
+
+
+def order_fetch(
+    place: Place, ask: Ask, bytes_max: int, claim_idle_ms: int | None, now: Now, matches: Matches | None
+) -> Fetched:
+    """Deal to one member of a queue-mode group. Raises WaitFirst where no tokens are left."""
+    topic, group = place.topic, place.group
+    check(topic, place.shard)
+    reserve_tokens(topic, place.shard, now, ask.most)
+    leases, most = group.leases, group.config.max_deliveries
+    began = leases.position
+    deals: list[Deal] = []
+    left = _Budget(topic, ask.most, bytes_max)
+    if claim_idle_ms is not None:
+        deals.append(left.trim(group, leases.deal_idle(ask, now.ms, claim_idle_ms, None, most), now))
+    if leases.tally[READY] and left.records:
+        deals.append(left.trim(group, leases.deal([ask._replace(most=left.records)], iter(()), most), now))
+    fetched = Fetched()
+    room = group.room()
+    if left.records and not room:
+        fetched.pending_full = True
+    elif left.records and left.bytes > 0:
+        gap, end = _pass_gap(topic, leases.position)
+        if gap is not None:
+            leases.position = gap.gap_to + 1
+            fetched.gap = gap
+        seqs, through = left.choose(min(left.records, room), leases.position, end, matches)
+        deals.append(leases.deal([ask._replace(most=len(seqs))], iter(seqs)))
+        leases.position = max(leases.position, through + 1)
+    grants = sorted(grant for deal in deals for grant in deal.grants[0])
+    _finish(place, ask, grants, [seq for deal in deals for seq in deal.spent], began, fetched, now)
+    return fetched
+
+
+def order_idle_claim(place: Place, ask: Ask, min_idle_ms: int, seqs: Sequence[int] | None, now: Now) -> Fetched:
+    """Take over what was idle long enough, from whoever has it."""
+    check(place.topic, place.shard)
+    reserve_tokens(place.topic, place.shard, now, ask.most)
+    leases = place.group.leases
+    deal = leases.deal_idle(ask, now.ms, min_idle_ms, seqs, place.group.config.max_deliveries)
+    fetched = Fetched()
+    _finish(place, ask, deal.grants[0], deal.spent, leases.position, fetched, now)
+    return fetched
+
+
+def _finish(
+    place: Place, ask: Ask, grants: list[Grant], spent: list[int], began: int, fetched: Fetched, now: Now
+) -> None:
+    token = place.topic.tokens.take(len(grants))
+    until = now.ms + ask.lease_ms
+    fetched.rows = [(seq, token + at, until, count) for at, (seq, count) in enumerate(grants)]
+    fetched.moved = place.group.leases.position > began
+    if spent and place.group.config.dead_letter is None:
+        fetched.submission = order_parked(place, spent, now)
+    else:
+        fetched.spent = spent
+    lost = 0 if fetched.gap is None else fetched.gap.missed
+    if fetched.rows or fetched.moved:
+        claimed = order_claimed(place, ask, fetched.rows, lost, now)
+        if fetched.rows:  # that the cursor moved is nothing to wait for by itself
+            fetched.submission = claimed
+
+
+def stream_fetch(place: Place, most: int, bytes_max: int, matches: Matches | None) -> Fetched:
+    """What comes next for a stream-mode group. The cursor lives in memory alone."""
+    topic, group = place.topic, place.group
+    fetched = Fetched()
+    began = cursor = group.cursor
+    gap, end = _pass_gap(topic, cursor)
+    if gap is not None:
+        cursor = gap.gap_to + 1
+        fetched.gap = gap
+        group.counters.lost += gap.missed
+    seqs, through = _Budget(topic, most, bytes_max).choose(most, cursor, end, matches)
+    group.handed = max(cursor, through + 1, seqs[-1] + 1 if seqs else 0)
+    group.counters.delivered += len(seqs)
+    fetched.rows = [(seq, 0, 0, 1) for seq in seqs]
+    fetched.moved = group.handed > began
+    return fetched
+
+
+class _Budget:
+    """How much more one answer may hold: its first record always."""
+
+    __slots__ = ("bytes", "records", "topic", "used")
+
+    def __init__(self, topic: Topic, records: int, bytes_max: int) -> None:
+        self.topic = topic
+        self.records = records
+        self.bytes = bytes_max
+        self.used = False
+
+    def trim(self, group: Group, deal: Deal, now: Now) -> Deal:
+        """What is too much goes back to where it was."""
+        grants = deal.grants[0]
+        keep = self.take([seq for seq, _ in grants])
+        if keep < len(grants):
+            group.leases.give_back([seq for seq, _ in grants[keep:]], now.ms)
+            deal.grants[0] = grants[:keep]
+        return deal
+
+    def take(self, seqs: Sequence[int]) -> int:
+        """How many of them there is room for."""
+        taken = 0
+        if seqs and seqs[-1] - seqs[0] < 2 * len(seqs):
+            whole = self.topic.measure(seqs[0], seqs[-1])[1]
+            if whole <= self.bytes:
+                taken, self.bytes = len(seqs), self.bytes - whole
+        for seq in seqs[taken:]:
+            size = self.topic.measure(seq, seq)[1]
+            if size > self.bytes and self.used:
+                self.bytes = 0
+                break
+            self.bytes -= size
+            self.used = True
+            taken += 1
+        self.records -= taken
+        self.used = self.used or taken > 0
+        return taken
+
+    def choose(self, most: int, first: int, end: int, matches: Matches | None) -> tuple[list[int], int]:
+        """Live seqs from `first` on that may be handed out, and how far that is all of them."""
+        topic = self.topic
+        if matches is None:
+            seqs = list(islice(_live(topic, first, end), most))
+            through = end - 1 if len(seqs) < most else 0
+        else:
+            there = [seq for seq in matches.seqs if first <= seq < end]
+            live = not_gone(topic, np.array(there, dtype=np.uint64)).tolist()
+            seqs = live[:most]
+            through = min(matches.through, end - 1) if len(live) <= most else 0
+        room = self.take(seqs)
+        return (seqs, through) if room == len(seqs) else (seqs[:room], 0)
+
+
+def _live(topic: Topic, first: int, end: int) -> Iterator[int]:
+    """Live seqs of first..end-1, those whose end is ordered left out."""
+    overlay = topic.ordered.overlay
+    seq = first
+    while (seq := topic.dead.next_live(seq, end)) < end:
+        last = min(seq + _CHUNK, end) - 1
+        for low, high in live_runs(topic, seq, last, overlay):
+            yield from range(low, high + 1)
+        seq = last + 1
+
+
+def _pass_gap(topic: Topic, position: int) -> tuple[Gap | None, int]:
+    """The lost range at `position`, if one is there, and where the next one or the topic ends."""
+    gap = floor_gap(position - 1, topic.evict_floor, topic.expiry_floor, topic.trim_floor)
+    at = position if gap is None else gap.gap_to + 1
+    lost = topic.lost.at_or_after(at)
+    end = topic.head + 1
+    if lost is not None and gap is None and topic.dead.next_live(at, lost[0]) >= lost[0] and lost[0] < end:
+        gap = Gap(max(lost[0], at), lost[1], lost[2])
+        lost = topic.lost.at_or_after(lost[1] + 1)
+    return gap, end if lost is None else min(end, lost[0])
