@@ -85,6 +85,10 @@ class Numbers:
     commit_window_ms: float = 0.0
     shedding: bool = False
     """Routers and topics of negative priority stand back."""
+    groups: int = 0
+    """Consumer groups."""
+    guard_bites: int = 0
+    """Evictions that went past what a group with a guard still had to get."""
     refused: int = 0
     """Writes refused because of pressure."""
 
@@ -104,6 +108,9 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
             if queue is not None:
                 numbers.queue_topics += 1
                 numbers.queue_leases += queue.in_flight
+            if topic.groups is not None:
+                numbers.groups += len(topic.groups.by_name)
+                numbers.guard_bites += sum(group.bites for group in topic.groups.by_name.values())
             numbers.stages_open += len(topic.stages.open) if topic.stages is not None else 0
             numbers.records_live += topic.live
             numbers.bytes_live += topic.bytes
@@ -164,6 +171,7 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "staged_bytes": numbers.staged_bytes,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": numbers.queue_leases,
+        "groups": numbers.groups,
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
@@ -174,6 +182,7 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "commit_window_ms": numbers.commit_window_ms,
         "shedding": numbers.shedding,
         "refused_total": numbers.refused,
+        "group_guard_bites_total": numbers.guard_bites,
         "ready": numbers.ready,
         "replay_progress": progress,
         "uptime_ms": numbers.uptime_ms,
@@ -207,6 +216,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "staged_bytes": numbers.staged_bytes,
         "queue_topics": numbers.queue_topics,
         "queue_leases_in_flight": numbers.queue_leases,
+        "groups": numbers.groups,
         "sse_connections": numbers.streams,
         "sse_lagging": numbers.lagging,
         "watch_sessions": numbers.sessions,
@@ -231,6 +241,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
         "router_unmarked_total": numbers.router_unmarked,
         "deliveries_total": numbers.delivered,
         "refused_total": numbers.refused,
+        "group_guard_bites_total": numbers.guard_bites,
         "wal_frames_total": numbers.frames,
         "wal_batches_total": numbers.batches,
         "wal_fsyncs_total": numbers.fsyncs,

@@ -383,6 +383,7 @@ class Broker:
                 changes.get("cap_bytes", config.cap_bytes),
                 changes.get("ttl_ms", config.ttl_ms),
                 self.clock.now_ms(),
+                self.clock.monotonic_ns() // 1_000_000,
             )
 
     def segments(self, name: str, from_seq: int, to_seq: int | None, show_paths: bool) -> Steps[SegmentList]:

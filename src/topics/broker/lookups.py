@@ -10,7 +10,8 @@ from topics.format.render import COMMA
 from topics.model.errors import CorruptRecord
 from topics.model.record import Gap
 from topics.rules.retention import excess
-from topics.storage.append import find_evict_floor
+from topics.storage.evict import find_evict_floor
+from topics.storage.guard import guarded_floor, pins_of
 from topics.storage.names import TAGS, index_of, name_tail, sealed_segments
 from topics.storage.namesearch import catch_up, latest, search
 from topics.storage.scan import check_there, scan
@@ -87,14 +88,28 @@ class WouldRemove(msgspec.Struct, frozen=True):
     """Inclusive; null where nothing would go."""
 
 
+class PinnedBy(msgspec.Struct, frozen=True):
+    group: str
+    committed: int
+
+
+class LosesFor(msgspec.Struct, frozen=True):
+    group: str
+    records: int
+
+
 class RetentionPlan(msgspec.Struct, frozen=True):
     would_remove: WouldRemove
     because: list[str]
-    pinned_by: list[str]
-    loses_for: list[str]
+    pinned_by: list[PinnedBy]
+    """Groups for whose sake something stays."""
+    loses_for: list[LosesFor]
+    """Groups that would not get what goes."""
 
 
-def retention_plan(topic: Topic, cap_records: int, cap_bytes: int, ttl_ms: int, now_ms: int) -> RetentionPlan:
+def retention_plan(
+    topic: Topic, cap_records: int, cap_bytes: int, ttl_ms: int, now_ms: int, mono_ms: int
+) -> RetentionPlan:
     """What these limits would remove now. Under the store's lock; nothing changes."""
     floor = topic.dead.floor
     because: list[str] = []
@@ -113,6 +128,15 @@ def retention_plan(topic: Topic, cap_records: int, cap_bytes: int, ttl_ms: int, 
             floor = max(floor, expired)
     if floor == topic.dead.floor:
         return RetentionPlan(WouldRemove(0, 0, 0, None, None), [], [], [])
+    pins = pins_of(topic, mono_ms)
+    wanted, floor = floor, guarded_floor(topic, pins, floor, topic.head, tell=False)
+    pinned = [PinnedBy(pin.group.name, pin.committed) for pin in pins if floor < pin.committed <= wanted]
+    if floor == topic.dead.floor:
+        return RetentionPlan(WouldRemove(0, 0, 0, None, None), because, pinned, [])
+    groups = () if topic.groups is None else topic.groups.by_name.values()
+    loses = [
+        LosesFor(group.name, topic.measure(group.committed, floor)[0]) for group in groups if group.committed <= floor
+    ]
     live, size = topic.measure(topic.dead.floor + 1, floor)
     segments = sum(segment.end_seq - 1 <= floor for segment in topic.segments)
-    return RetentionPlan(WouldRemove(live, size, segments, topic.earliest_seq, floor), because, [], [])
+    return RetentionPlan(WouldRemove(live, size, segments, topic.earliest_seq, floor), because, pinned, loses)

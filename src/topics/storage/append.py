@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from topics.format.control import Dedupe, EvictWatermark, HeadWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.ops import stamp
 from topics.format.prepared import Prepared
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import RecordTooLarge, TopicFull
-from topics.rules.retention import evict_count, excess, reserve_ahead
-from topics.storage.alive import last_live
-from topics.storage.columns import live_sizes
+from topics.rules.retention import excess, reserve_ahead
+from topics.storage.evict import find_evict_floor
+from topics.storage.guard import guarded_plan, holds_all, pinned_by, pins_of
 from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
 from topics.storage.topic import Effect, Topic
@@ -93,7 +91,7 @@ def _give_up(failed: Submission) -> None:
         topic.withdraw(failed.effect)
 
 
-def check_room(topic: Topic, prepared: Prepared) -> None:
+def check_room(topic: Topic, prepared: Prepared, mono_ms: int = 0) -> None:
     """A `reject` topic refuses what would exceed a cap, before any seq exists."""
     ordered = topic.ordered
     config = ordered.config
@@ -117,6 +115,7 @@ def check_room(topic: Topic, prepared: Prepared) -> None:
                 cap_bytes=config.cap_bytes,
                 head_seq=topic.head,
                 earliest_seq=topic.earliest_seq,
+                pinned_by=pinned_by(pins_of(topic, mono_ms), topic.head) or None,
             )
 
 
@@ -158,7 +157,7 @@ def order_append(
     if cls == Durability.EPHEMERAL:
         if topic.pending:
             raise WaitFirst(topic.pending[-1].submission)
-        _append_in_ram(append, shard, prepared, key)
+        _append_in_ram(append, shard, prepared, key, mono_ns // 1_000_000)
         if rider is not None:
             rider.apply()
         return append
@@ -173,7 +172,7 @@ def order_append(
         # The entries go in before the eviction is decided: a batch larger than its cap evicts records of its own.
         chunk = topic.tail.add(first, prepared.entries, count)
         try:
-            evict = _plan_eviction(topic, prepared, effect)
+            evict = _plan_eviction(topic, prepared, effect, mono_ns // 1_000_000)
             stamp(
                 prepared.frames, prepared.entries, count, topic.id, first, ts, durable, evict is not None, prepared.ends
             )
@@ -232,13 +231,13 @@ def order_append(
     return append
 
 
-def _append_in_ram(append: Append, shard: Shard, prepared: Prepared, key: str | None) -> None:
+def _append_in_ram(append: Append, shard: Shard, prepared: Prepared, key: str | None, mono_ms: int) -> None:
     """An ephemeral append is published at once; nothing of it reaches the disk."""
     topic = append.topic
     effect = Effect(head=append.last_seq, ts=append.ts, live=prepared.count, bytes=prepared.accounted)
     chunk = topic.tail.add(append.first_seq, prepared.entries, prepared.count, ram=True)
     try:
-        evict = _plan_eviction(topic, prepared, effect)
+        evict = _plan_eviction(topic, prepared, effect, mono_ms)
         if evict is not None and reaches_disk(topic, evict.evict_floor + 1, ()):
             # Records on disk end by a synced frame alone: that first, then the caller asks again.
             raise WaitFirst(_evict_on_disk(topic, shard, min(evict.evict_floor, topic.head), append.ts))
@@ -350,7 +349,7 @@ def _reserve(topic: Topic, ceiling: int) -> Submission:
 # -- eviction by caps ------------------------------------------------------------------------------------------------
 
 
-def _plan_eviction(topic: Topic, prepared: Prepared, effect: Effect) -> EvictWatermark | None:
+def _plan_eviction(topic: Topic, prepared: Prepared, effect: Effect, mono_ms: int) -> EvictWatermark | None:
     """What the caps remove once this batch is in; the answer rides in the batch's own submission."""
     ordered = topic.ordered
     config = ordered.config
@@ -360,71 +359,15 @@ def _plan_eviction(topic: Topic, prepared: Prepared, effect: Effect) -> EvictWat
     size = excess(ordered.bytes + prepared.accounted, config.cap_bytes)
     if not records and not size:
         return None
+    pins = pins_of(topic, mono_ms)
+    if pins and holds_all(topic, pins, ordered.bytes + prepared.accounted):
+        return None
     plan = find_evict_floor(topic, records, size, effect.head)
+    if pins:
+        plan = guarded_plan(topic, pins, plan, effect.head)
+        if plan.floor <= ordered.floor:
+            return None
     effect.live -= plan.live
     effect.bytes -= plan.bytes
     effect.evict_floor = plan.floor
     return EvictWatermark(plan.floor, plan.floor + 1, ordered.expiry_floor)
-
-
-@dataclass(slots=True)
-class EvictPlan:
-    floor: int
-    live: int = 0
-    bytes: int = 0
-
-
-def find_evict_floor(topic: Topic, records: int, size: int, head: int) -> EvictPlan:
-    """The lowest floor that removes `records` records and `size` bytes of the oldest live ones of the ordered view.
-
-    It is the seq of the last of them: a floor tells readers of a loss, and what was deleted behind it was none.
-    """
-    overlay = topic.ordered.overlay
-    start = max(topic.ordered.floor, topic.dead.floor) + 1
-    plan = EvictPlan(topic.ordered.evict_floor)
-    for segment in topic.segments_between(start, head + 1):
-        low = max(start, segment.first_seq)
-        topic.count(segment)
-        if overlay is None and low == segment.first_seq and (segment.live <= records or segment.bytes < size):
-            records, size = records - segment.live, size - segment.bytes
-            plan.live += segment.live
-            plan.bytes += segment.bytes
-            if segment.live:
-                plan.floor = last_live(topic, low, segment.end_seq - 1)
-        else:
-            view = topic.handles.entries(segment, low - segment.first_seq, segment.end_seq - low)
-            records, size = _evict_from(topic, plan, view, low, segment.end_seq - low, records, size)
-        if records <= 0 and size <= 0:
-            return plan
-    for chunk, low, high in topic.tail.between(max(start, topic.copied + 1), head + 1):
-        at = (low - chunk.first_seq) * ENTRY_SIZE
-        view = memoryview(chunk.buffer)[at : at + (high - low) * ENTRY_SIZE]
-        records, size = _evict_from(topic, plan, view, low, high - low, records, size)
-        if records <= 0 and size <= 0:
-            break
-    return plan
-
-
-def _evict_from(
-    topic: Topic, plan: EvictPlan, entries: memoryview, first: int, count: int, records: int, size: int
-) -> tuple[int, int]:
-    """Take what is needed from `count` entries beginning at seq `first`."""
-    mask = topic.gone_mask(first, count, topic.ordered.overlay)
-    sizes = live_sizes(entries, mask)
-    taken = evict_count(sizes, max(records, 0), max(size, 0))
-    if not taken:
-        return records, size
-    removed = int(sizes[:taken].sum())
-    plan.live += taken
-    plan.bytes += removed
-    plan.floor = first + _position_of_live(mask, taken, count)
-    return records - taken, size - removed
-
-
-def _position_of_live(mask: bytes | None, nth: int, count: int) -> int:
-    """Index of the nth live one (from 1) among `count`."""
-    if mask is None:
-        return nth - 1
-    position = int(np.flatnonzero(np.frombuffer(mask, dtype=np.uint8) == 0)[nth - 1])
-    assert position < count
-    return position

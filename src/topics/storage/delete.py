@@ -15,8 +15,10 @@ from topics.model import limits
 from topics.model.config import Durability, TopicConfig
 from topics.rules.retention import excess
 from topics.storage.alive import last_live, live_runs, runs_of
-from topics.storage.append import drop_dead_ram, find_evict_floor, reaches_disk
+from topics.storage.append import drop_dead_ram, reaches_disk
 from topics.storage.columns import Ranges
+from topics.storage.evict import find_evict_floor
+from topics.storage.guard import guarded_floor, holds_all, pins_of
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Effect, Topic
@@ -124,7 +126,7 @@ def _hand_over(
     return shard.submit(submission)
 
 
-def order_retention(topic: Topic, shard: Shard, now_ms: int, ttl_ready: bool) -> Submission | None:
+def order_retention(topic: Topic, shard: Shard, now_ms: int, ttl_ready: bool, mono_ms: int) -> Submission | None:
     """Evict what the TTL, or caps tightened since, remove. The floor moves once the frame is written."""
     ordered = topic.ordered
     config = ordered.config
@@ -137,6 +139,14 @@ def order_retention(topic: Topic, shard: Shard, now_ms: int, ttl_ready: bool) ->
             evict = max(evict, find_evict_floor(topic, records, size, topic.head).floor)
     if expiry <= ordered.expiry_floor and evict <= ordered.evict_floor:
         return None
+    pins = pins_of(topic, mono_ms)
+    if pins:
+        if holds_all(topic, pins, ordered.bytes):
+            return None
+        allowed = guarded_floor(topic, pins, max(evict, expiry), ordered.head)
+        evict, expiry = max(min(evict, allowed), ordered.evict_floor), max(min(expiry, allowed), ordered.expiry_floor)
+        if expiry <= ordered.expiry_floor and evict <= ordered.evict_floor:
+            return None
     effect = Effect(evict_floor=evict, expiry_floor=expiry)
     floor = max(evict, expiry)
     live, size = topic.measure(ordered.floor + 1, floor, ordered.overlay)

@@ -14,6 +14,7 @@ from topics.model.record import Gap
 from topics.rules.gap import floor_gap
 from topics.rules.group import Group
 from topics.rules.lease import READY, Ask, Deal, Grant
+from topics.storage.alive import live_runs
 from topics.storage.grouping import Place, check, order_claimed, order_parked
 from topics.storage.leasing import Now, reserve_tokens
 from topics.storage.names import TAGS, name_tail, not_gone, sealed_segments, search_segment
@@ -21,7 +22,7 @@ from topics.storage.namesearch import catch_up
 from topics.storage.scan import check_there
 from topics.storage.store import Store
 from topics.storage.submission import Submission
-from topics.storage.topic import Topic, live_runs
+from topics.storage.topic import Topic
 
 SCAN_MAX = 100_000
 """Seqs that one call looks at for those that a filter lets through."""

@@ -18,8 +18,9 @@ from topics.model import limits
 from topics.model.config import Durability
 from topics.model.errors import GroupExists, GroupNotFound, InvalidRequest, Throttled, TopicsError
 from topics.model.group import GroupConfig
+from topics.model.job import Why
 from topics.rules.group import Group
-from topics.rules.lease import PARKED, Ask, Why
+from topics.rules.lease import PARKED, Ask
 from topics.storage.group import Groups
 from topics.storage.leasing import Now, reserve_tokens
 from topics.storage.submission import Submission, WaitFirst

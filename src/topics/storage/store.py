@@ -272,9 +272,9 @@ class Store:
         if topic.ordered.config.commit_class != Durability.EPHEMERAL:
             self.writer_of(topic, len(prepared.frames))
         self.sweep(topic)
-        check_room(topic, prepared)
-        self.check_quota(prepared)
         mono_ns = self.clock.monotonic_ns()
+        check_room(topic, prepared, mono_ns // 1_000_000)
+        self.check_quota(prepared)
         rider = None
         if prepared.delays is not None:
             check_delays(name, topic.config.type, prepared)
@@ -306,13 +306,14 @@ class Store:
         config = topic.ordered.config
         if topic.closing or not (config.ttl_ms or config.cap_records or config.cap_bytes):
             return None
-        graced = self.clock.monotonic_ns() - self.opened_ns < self.options.ttl_grace_ms * 1_000_000
+        mono_ns = self.clock.monotonic_ns()
+        graced = mono_ns - self.opened_ns < self.options.ttl_grace_ms * 1_000_000
         ready = not graced or topic.earliest_seq > topic.inherited
         try:
             shard = self.writer_of(topic)
         except TopicsError:
             return None
-        return order_retention(topic, shard, self.clock.now_ms(), ready)
+        return order_retention(topic, shard, self.clock.now_ms(), ready, mono_ns // 1_000_000)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 

@@ -597,6 +597,83 @@ def test_calls_of_the_other_mode_are_refused(api: Api, topic: str) -> None:
     assert post(api, topic, "commit", "q", seq=1).problem == (400, "invalid_request")
 
 
+# -- the retention guard -----------------------------------------------------------------------------------------------
+
+
+def test_a_cap_waits_for_a_group_with_a_guard(own: Api) -> None:
+    own.put("t", cap_records=3)
+    make(own, "t", 2)
+    assert own.append("t", *range(10)).status == 200, "a topic that drops the old never refuses a write for it"
+    assert (own.state("t")["count"], own.state("t")["earliest_seq"]) == (12, 1)
+    assert fetch(own, "t", max=5) == [1, 2, 3, 4, 5]
+    ack(own, "t", 1, 2, 4)
+    assert own.state("t")["earliest_seq"] == 3, "what is settled goes, up to the first that is not"
+    ok(own.call("DELETE", path("t")))
+    own.append("t", 1)
+    assert own.state("t")["count"] == 3
+
+
+def test_a_guard_holds_no_more_than_its_bytes(own: Api, caplog: pytest.LogCaptureFixture) -> None:
+    own.put("t", cap_records=2)
+    make(own, "t", max_hold_bytes=3_500)
+    for _ in range(10):
+        own.append("t", "x" * 1000)
+    assert own.state("t")["count"] == 5, "two by the cap, and three that are held"
+    assert "goes on past group g" in caplog.text
+    text = own.call("GET", "/v0/metrics").body.decode()
+    bites = next(line for line in text.splitlines() if line.startswith("topics_group_guard_bites_total "))
+    assert int(bites.split()[1]) >= 5
+    body = ok(post(own, "t", "fetch", member="m"))
+    assert (body["tombstone"]["gap_from"], body["tombstone"]["gap_to"]) == (1, 5)
+    assert info(own, "t")["lost"] == 5
+
+
+def test_a_guard_ends_when_nobody_used_the_group_for_long(own: Api, engine: Engine) -> None:
+    own.put("t", ttl_ms=1_000)
+    make(own, "t", 3, group_ttl_ms=10_000)
+    engine.clock.advance(9_000)
+    own.append("t", 4)
+    assert own.state("t")["earliest_seq"] == 1, "old, and held"
+    fetch(own, "t", max=1)
+    engine.clock.advance(9_000)
+    assert own.state("t")["earliest_seq"] == 1
+    engine.clock.advance(2_000)
+    assert (own.state("t")["count"], info(own, "t")["pending"]) == (0, 0)
+
+
+def test_a_group_without_a_guard_holds_nothing(own: Api) -> None:
+    own.put("t", cap_records=2)
+    make(own, "t", 2, mode="stream")
+    own.append("t", 3, 4)
+    assert own.state("t")["earliest_seq"] == 3
+    own.call("PUT", path("t", "held"), {"mode": "stream", "retention_guard": True})
+    own.append("t", 5, 6)
+    assert own.state("t")["earliest_seq"] == 3
+    ok(post(own, "t", "commit", "held", seq=5))
+    assert own.state("t")["earliest_seq"] == 5
+
+
+def test_a_full_topic_that_rejects_says_which_groups_pin_it(own: Api) -> None:
+    own.put("t", cap_records=2, discard="reject")
+    make(own, "t", 2)
+    reply = own.append("t", 3)
+    assert reply.problem == (422, "topic_full")
+    assert reply.json["error"]["detail"]["pinned_by"] == [{"group": "g", "committed": 1}]
+
+
+def test_a_retention_plan_says_what_is_pinned_and_who_loses(own: Api) -> None:
+    make(own, "t", 10)
+    make(own, "t", group="free", retention_guard=False)
+    fetch(own, "t", max=4)
+    ack(own, "t", 1, 2, 3)
+    plan = ok(own.call("POST", "/v0/topics/t/retention/plan", {"cap_records": 2}))
+    assert plan["would_remove"] | {"bytes": 0} == {"records": 3, "bytes": 0, "segments": 0, "from_seq": 1, "to_seq": 3}
+    assert plan["because"] == ["cap_records"]
+    assert plan["pinned_by"] == [{"group": "g", "committed": 4}]
+    assert plan["loses_for"] == [{"group": "free", "records": 3}]
+    assert own.state("t")["count"] == 10
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
