@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tests.crash.forward import Routes
+from tests.crash.groups import GroupLedger, GroupUsers
 from tests.crash.jobs import JobLedger, QueueUsers
 from tests.crash.profile import Profile
 from tests.crash.records import sent
@@ -48,7 +49,14 @@ Operation = Callable[[], Token | None]
 
 class Client:
     def __init__(
-        self, store: Store, oracle: Oracle, profile: Profile, rng: Random, counts: Counter[str], jobs: JobLedger
+        self,
+        store: Store,
+        oracle: Oracle,
+        profile: Profile,
+        rng: Random,
+        counts: Counter[str],
+        jobs: JobLedger,
+        groups: GroupLedger,
     ) -> None:
         self.store = store
         self.oracle = oracle
@@ -58,6 +66,7 @@ class Client:
         self.serial = 0
         self.routes = Routes(self)
         self.workers = QueueUsers(self, jobs)
+        self.groups = GroupUsers(self, groups)
         self.stages: Stages | None = None
 
     # -- what to do next -----------------------------------------------------------------------------------------------
@@ -74,6 +83,8 @@ class Client:
             return lambda: self.create(name, config)
         if self._is_queue(name) and rng.random() < 0.5:
             return self.workers.draw(name)
+        if profile.groups and not self._is_queue(name) and rng.random() < 0.5:
+            return self.groups.draw(name)
         roll = rng.random()
         if roll < 0.7:
             return self._draw_append(name)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.crash import mistakes, queue_mistakes, stage_mistakes
+from tests.crash import group_mistakes, mistakes, queue_mistakes, stage_mistakes
 from tests.crash.simulation import run_seed
 
 
@@ -46,6 +46,20 @@ _SEVERAL = {
 _DISK = {"durabilities": ("disk",), "power_rate": 1.0}
 
 _QUEUES = {"queues": True, "clean_rate": 0.0, "caps": False, "drops": False, "operations": 40, "broken_rate": 0.0}
+_GROUPS = {
+    "groups": True,
+    "queues": False,
+    "routers": 0,
+    "stages": False,
+    "clean_rate": 0.0,
+    "caps": False,
+    "drops": False,
+    "operations": 60,
+    "topics": 1,
+    "broken_rate": 0.0,
+    "salvage_rate": 0.0,
+    "fault_rate": 0.0,
+}
 
 MUTANTS = [
     Mutant(mistakes.no_fsync, {"power_rate": 1.0}),
@@ -155,6 +169,16 @@ MUTANTS = [
         queue_mistakes.position_of_the_snapshot_ahead_of_claims_under_way,
         {**_QUEUES, "checkpoint_rate": 0.3, "power_rate": 1.0, "durabilities": ("fsync",)},
     ),
+    Mutant(group_mistakes.group_acks_not_logged, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(group_mistakes.group_seeks_not_logged, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(group_mistakes.group_drops_not_logged, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(
+        group_mistakes.group_acks_answered_before_their_sync,
+        {**_GROUPS, "power_rate": 1.0, "durabilities": ("fsync",), "wait_rate": 0.9},
+    ),
+    Mutant(group_mistakes.groups_left_out_of_the_snapshot, {**_GROUPS, "checkpoint_rate": 0.3}),
+    Mutant(group_mistakes.group_position_logged_without_its_records, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(group_mistakes.leaving_settles_what_a_member_held, {**_GROUPS, "power_rate": 0.2}),
     Mutant(stage_mistakes.put_refused_after_commit, _STAGES),
     Mutant(stage_mistakes.abort_forgets_a_commit, _STAGES),
     Mutant(

@@ -43,6 +43,8 @@ class Profile:
     """Names that routers are made under."""
     queues: bool = False
     """Every other topic is one."""
+    groups: bool = False
+    """Topics that are no queues have consumer groups."""
     stages: bool = False
     """Parts are staged, committed and aborted."""
     staged_ttl_ms: int = 2000
@@ -94,6 +96,13 @@ class Profile:
 _LAYOUTS = ((1,), (1,), (2,), (3,), (4,), (1, 2), (2, 1), (3, 2), (1, 4, 1), (2, 4, 3, 2), (1, 1, 3, 3, 1))
 
 
+def _peek(rng: Random) -> float:
+    """What it would draw next, and still will: so that earlier seeds stay what they were."""
+    other = Random()
+    other.setstate(rng.getstate())
+    return other.random()
+
+
 def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
     shards = rng.choice(_LAYOUTS)
     profile = Profile(
@@ -142,5 +151,6 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         fault_rate=rng.choice((0.0, 0.0, 0.0, 0.7)),
         stages=rng.random() < 0.35,
         staged_ttl_ms=rng.choice((300, 2000, 1 << 30)),
+        groups=_peek(rng) < 0.35,
     )
     return replace(profile, **(fixed or {}))

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.crash.client import Client
 from tests.crash.device import check_broken
+from tests.crash.groups import GroupLedger
 from tests.crash.jobs import JobLedger
 from tests.crash.machine import SimulatedDisk, SimulatedLock
 from tests.crash.probe import ROOT, manifest_firsts, probe_rot
@@ -61,6 +62,7 @@ class Simulation:
         self.clock = FakeClock()
         self.oracle = Oracle()
         self.jobs = JobLedger()
+        self.groups = GroupLedger()
         self.counts: Counter[str] = Counter()
         self.loop = SeededLoop(self.rng)
         self.store: Store | None = None
@@ -213,12 +215,15 @@ class Simulation:
         counts, leases = self.jobs.check_recovered(store, self.power, self.doubt, damage is not None, self.fallback)
         self.counts["queue count over a restart"] += counts
         self.counts["queue lease over a restart"] += leases
+        self.counts["group settled over a restart"] += self.groups.check_recovered(
+            store, self.power, self.doubt, damage is not None
+        )
         self.stages.check_recovered(store, damaged)
         if store.report and damage is None and not self.counts_allow(store.report):
             raise Violation(f"recovery reports {store.report}")
         self.power = self.killed = self.doubt = self.clean = self.fallback = False
         self.serial = self.client.serial if self.client is not None else 0
-        self.client = Client(store, self.oracle, self.profile, self.rng, self.counts, self.jobs)
+        self.client = Client(store, self.oracle, self.profile, self.rng, self.counts, self.jobs, self.groups)
         self.client.serial = self.serial
         if self.profile.stages:
             store.staging.ttl_ms = self.profile.staged_ttl_ms

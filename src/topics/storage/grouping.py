@@ -131,13 +131,10 @@ def order_drop(place: Place, now: Now) -> Submission:
     return _gated(place, GroupOp(GroupEvent.DROP, place.group.name), now)
 
 
-def order_seek(place: Place, position: int, now: Now) -> Submission | None:
-    check(place.topic, place.shard)
-    op = GroupOp(GroupEvent.SOUGHT, place.group.name, number=position)
-    if place.topic.ordered.config.commit_class == Durability.EPHEMERAL:
-        place.topic.apply_group(op, now.ms)
-        return None
-    return _gated(place, op, now)
+def order_seek(place: Place, position: int, now: Now) -> Submission:
+    place.topic.check_writable()
+    place.shard.check()
+    return _gated(place, GroupOp(GroupEvent.SOUGHT, place.group.name, number=position), now)
 
 
 def _gated(place: Place, op: GroupOp, now: Now) -> Submission:

@@ -1,0 +1,64 @@
+"""Mistakes that one could make in consumer groups, each as a patch of the running engine; see `mistakes.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tests.crash.mistakes import Patches
+from topics.format.group import GroupEvent, GroupOp
+from topics.rules.group import Group
+from topics.storage import grouping
+from topics.storage.group import Groups
+
+
+def _unlogged(patches: Patches, event: GroupEvent) -> None:
+    """The frames of an event say nothing."""
+    real = Groups.frame
+
+    def frame(self: Groups, topic_id: int, op: GroupOp, *rest: Any) -> bytes:
+        if op.event == event:
+            op = GroupOp(GroupEvent.RELEASED, op.group)
+        return real(self, topic_id, op, *rest)
+
+    patches.set(Groups, "frame", frame)
+
+
+def group_acks_not_logged(patches: Patches) -> None:
+    _unlogged(patches, GroupEvent.SETTLED)
+
+
+def group_seeks_not_logged(patches: Patches) -> None:
+    _unlogged(patches, GroupEvent.SOUGHT)
+
+
+def group_drops_not_logged(patches: Patches) -> None:
+    _unlogged(patches, GroupEvent.DROP)
+
+
+def group_acks_answered_before_their_sync(patches: Patches) -> None:
+    patches.set(grouping, "settles", lambda _: False)
+
+
+def groups_left_out_of_the_snapshot(patches: Patches) -> None:
+    patches.set(Groups, "cut", lambda self, now_ms: [])
+
+
+def group_position_logged_without_its_records(patches: Patches) -> None:
+    real = Groups.frame
+
+    def frame(self: Groups, topic_id: int, op: GroupOp, *rest: Any) -> bytes:
+        if op.event == GroupEvent.CLAIMED:
+            op = msgspec.structs.replace(op, rows=())
+        return real(self, topic_id, op, *rest)
+
+    patches.set(Groups, "frame", frame)
+
+
+def leaving_settles_what_a_member_held(patches: Patches) -> None:
+    def left(self: Group, member: str, generation: int, now_ms: int) -> None:
+        self.members.pop(member, None)
+        self.leases.apply_settled([seq for seq, _ in self.leases.held_by(member)])
+
+    patches.set(Group, "apply_left", left)
