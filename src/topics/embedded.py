@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from topics.broker.group import ConsumerGroups
+from topics.broker.grouphandle import GroupHandle
 from topics.broker.local import LocalQueue
 from topics.broker.queue import Queues
 from topics.broker.steps import Nap, Steps
@@ -111,6 +113,7 @@ class Log:
         self._queues = Queues(self._store, self._swept)
         self.staging = Staging(self._store, self._committer, self._background)
         """Parts that are durable and invisible, and their commit, once, in one topic or several."""
+        self._groups = ConsumerGroups(self._store, self._swept)
         self.path = path
         self.store_id = self._store.store_id
         self.recovery_report: list[str] = list(self._store.report)
@@ -334,6 +337,10 @@ class Log:
         raise NotFound(f"topic {topic!r} has no live record {seq}", topic=topic, seq=seq)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def group(self, topic: str, group: str) -> GroupHandle:
+        """A consumer group, to be made, looked at or worked in: `log.group("orders", "billing").fetch("worker-1")`."""
+        return GroupHandle(self._store, self._groups, self._drive, topic, group)
 
     def checkpoint(self) -> bool:
         """Copy the WAL into segments now. Happens by itself; False if a part failed and will be tried again."""

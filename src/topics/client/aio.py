@@ -31,6 +31,8 @@ from topics.client.answers import (
     TopicSummary,
 )
 from topics.client.calls import Call
+from topics.client.groupcalls import GroupInfo
+from topics.client.groups import AsyncGroup, async_groups
 from topics.client.history import StreamCall
 from topics.client.lines import Decoder
 from topics.client.problems import problem
@@ -320,6 +322,13 @@ class AsyncClient:
     async def abort_staged(self, topic: str, txn: str) -> StagedAbort:
         """Drop an open transaction; a committed one stays as it is, and the answer says so."""
         return await self._call(staged.abort(topic, txn))
+
+    def group(self, topic: str, group: str) -> AsyncGroup:
+        """A consumer group, to be made, looked at or worked in."""
+        return AsyncGroup(self._call, topic, group)
+
+    def groups(self, topic: str, prefix: str | None = None) -> AsyncIterator[GroupInfo]:
+        return async_groups(self._call, topic, prefix)
 
     # -- history -------------------------------------------------------------------------------------------------------
 

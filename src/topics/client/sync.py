@@ -30,6 +30,8 @@ from topics.client.answers import (
     TopicSummary,
 )
 from topics.client.calls import Call
+from topics.client.groupcalls import GroupInfo
+from topics.client.groups import Group, groups
 from topics.client.history import StreamCall
 from topics.client.lines import Decoder
 from topics.client.problems import problem
@@ -311,6 +313,13 @@ class Client:
     def abort_staged(self, topic: str, txn: str) -> StagedAbort:
         """Drop an open transaction; a committed one stays as it is, and the answer says so."""
         return self._call(staged.abort(topic, txn))
+
+    def group(self, topic: str, group: str) -> Group:
+        """A consumer group, to be made, looked at or worked in."""
+        return Group(self._call, topic, group)
+
+    def groups(self, topic: str, prefix: str | None = None) -> Iterator[GroupInfo]:
+        return groups(self._call, topic, prefix)
 
     # -- history -------------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,15 @@ import pytest
 from tests.contract.http.live import ServerProcess
 from topics.client import AsyncClient, Client
 from topics.model.errors import (
+    GroupHasMembers,
+    GroupNotFound,
     InvalidRequest,
     NotAQueue,
     NotFound,
     PartExists,
     PartMissing,
     Recreated,
+    StaleGeneration,
     TopicFull,
     TopicNotEmpty,
     TopicNotFound,
@@ -176,3 +179,45 @@ def test_async_workers_do_the_same(client: Client, live_server: ServerProcess, t
     client.create(topic, type="queue")
     client.append(topic, [{"data": 1}, {"data": 2}])
     assert asyncio.run(_claim_and_ack(f"http://{live_server.host}:{live_server.port}", topic)) == 1
+
+
+def test_a_group_is_worked_in_through_the_client(client: Client, topic: str) -> None:
+    client.append(topic, [{"data": n, "tag": "t"} for n in range(1, 6)])
+    group = client.group(topic, "g")
+    assert group.create(visibility_ms=60_000, dead_letter=f"{topic}.dead").created is True
+    joined = group.join("m")
+    assert group.heartbeat("m", joined.generation).generation == joined.generation
+    fetched = group.fetch("m", max=4, generation=joined.generation)
+    assert [(item.seq, item.record.tag, item.delivery and item.delivery.count) for item in fetched.records] == [
+        (1, "t", 1), (2, "t", 1), (3, "t", 1), (4, "t", 1),
+    ]  # fmt: skip
+    assert (fetched.gap, fetched.cursor, fetched.committed, fetched.next_seq) == (None, 5, 1, None)
+    assert group.ack("m", [1]).acked == 1
+    assert group.ack("m", ranges=[(2, 2)]).committed == 3
+    assert group.ack("other", [3]).why == {3: "member"}
+    assert list(group.extend("m", [3], 70_000).deadlines) == [3]
+    assert group.nack("m", [3], delay_ms=0).nacked == 1
+    assert group.reject("m", [4], reason="no").rejected == 1
+    assert [item.seq for item in group.claim("c", 0).records] == [3]
+    assert [(row.seq, row.member) for row in group.pending()] == [(3, "c")]
+    info = group.info()
+    assert (info.pending, info.dead_lettered, info.lag.records) == (1, 1, 3)
+    assert [found.group for found in client.groups(topic)] == ["g"]
+    with pytest.raises(GroupHasMembers):
+        group.seek("earliest")
+    assert group.seek({"seq": 2}, force=True).to == 2
+    with pytest.raises(StaleGeneration):
+        group.leave("m", joined.generation + 1)
+    assert group.leave("m").generation == joined.generation
+    assert group.drop().deleted is True
+    with pytest.raises(GroupNotFound):
+        group.info()
+
+
+def test_a_stream_group_commits_through_the_client(client: Client, topic: str) -> None:
+    client.append(topic, [{"data": 1}, {"data": 2}])
+    group = client.group(topic, "s")
+    group.create(mode="stream")
+    fetched = group.fetch("m", wait_ms=1)
+    assert ([item.delivery for item in fetched.records], fetched.next_seq) == ([None, None], 3)
+    assert group.commit(3).committed == 3

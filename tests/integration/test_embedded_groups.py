@@ -1,0 +1,85 @@
+"""Consumer groups in your own process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import topics
+from topics.model.errors import InvalidRequest, StaleGeneration
+
+
+def test_a_group_hands_out_and_settles_and_lives_on(tmp_path: Path) -> None:
+    with topics.open(str(tmp_path)) as log:
+        log.create("orders", durability="fsync")
+        log.append("orders", [{"data": n, "tag": "t"} for n in range(1, 7)])
+        group = log.group("orders", "billing")
+        assert group.create(dead_letter="dead", visibility_ms=60_000) is True
+        assert group.create(dead_letter="dead", visibility_ms=60_000) is False
+        member, generation = group.join("worker-1")
+        fetched = group.fetch(member, max=5, generation=generation)
+        assert [(item.seq, item.record.data, item.count) for item in fetched.records] == [
+            (n, n, 1) for n in range(1, 6)
+        ]
+        tokens = [item.token for item in fetched.records]
+        assert group.ack(member, [1, 2], tokens=tokens[:2]).committed == 3
+        assert group.ack(member, ranges=[(3, 3)]).done == 1
+        assert group.nack(member, [4]).done == 1
+        assert group.reject(member, [5], reason="no").done == 1
+        assert group.extend(member, [4], 1000).why == {4: "expired"}
+        assert [item.seq for item in group.claim("worker-2", 0).records] == [4]
+        assert [(row.seq, row.member) for row in group.pending()] == [(4, "worker-2")]
+        with pytest.raises(StaleGeneration):
+            group.heartbeat(member, generation + 1)
+        assert group.leave(member) == generation
+        with pytest.raises(InvalidRequest):
+            group.create(colour="red")
+        with pytest.raises(InvalidRequest):
+            group.seek({"seq": -1})
+    with topics.open(str(tmp_path)) as log:
+        group = log.group("orders", "billing")
+        assert (group.info().committed, group.info().dead_lettered) == (4, 1)
+        assert [item.seq for item in group.fetch("worker-3").records] == [4, 6]
+        assert group.seek({"seq": 2}, force=True).replayed == 5
+        group.drop()
+
+
+def test_a_waiting_fetch_gets_what_another_thread_appends(tmp_path: Path) -> None:
+    with topics.open(str(tmp_path)) as log:
+        log.create("t")
+        group = log.group("t", "g")
+        group.create(mode="stream")
+        found: list[int] = []
+        waiting = threading.Thread(
+            target=lambda: found.extend(item.seq for item in group.fetch("m", wait_ms=20_000).records)
+        )
+        waiting.start()
+        log.append("t", [{"data": 1}])
+        waiting.join()
+        assert found == [1]
+        assert group.commit(2) == 2
+
+
+def test_many_threads_share_the_records_of_a_group(tmp_path: Path) -> None:
+    with topics.open(str(tmp_path)) as log:
+        log.create("t")
+        log.append("t", [{"data": n} for n in range(2000)])
+        group = log.group("t", "g")
+        group.create()
+        taken: list[list[int]] = [[] for _ in range(4)]
+
+        def work(at: int) -> None:
+            while records := group.fetch(f"m{at}", max=50).records:
+                seqs = [item.seq for item in records]
+                taken[at] += seqs
+                assert group.ack(f"m{at}", seqs).done == len(seqs)
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seq for seqs in taken for seq in seqs) == list(range(1, 2001))
+        assert group.info().committed == 2001
