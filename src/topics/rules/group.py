@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from topics.model.errors import StaleGeneration
 from topics.model.group import GroupConfig
-from topics.rules.lease import Claimed, Entry, Extended, Leases, Released
+from topics.rules.lease import Entry, Extended, Leases, Released
 
 Row = tuple[int, int, int, int]
 """(seq, token, until, deliveries)."""
@@ -130,13 +130,12 @@ class Group:
         if not self.members:
             self.handed = 0
 
-    def apply_claimed(self, member: str, rows: Iterable[Row], position: int, lost: int, now_ms: int) -> None:
-        claimed = [Claimed(*row) for row in rows]
+    def apply_claimed(self, member: str, rows: Sequence[Row], position: int, lost: int, now_ms: int) -> None:
         counters = self.counters
-        counters.delivered += len(claimed)
-        counters.redelivered += sum(row.deliveries > 1 for row in claimed)
+        counters.delivered += len(rows)
+        counters.redelivered += len([row for row in rows if row[3] > 1])
         counters.lost += lost
-        self.leases.apply_claimed(member, claimed, now_ms, position)
+        self.leases.apply_claimed(member, rows, now_ms, position)
 
     def apply_released(self, rows: Iterable[Row], nacked: bool, now_ms: int) -> None:
         known = self.leases.entries

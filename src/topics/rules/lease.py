@@ -235,8 +235,7 @@ class Leases:
         return "token" if token is not None and token != entry.token else None
 
     def is_leased(self, seq: int, token: int) -> bool:
-        entry = self.entries.get(seq)
-        return entry is not None and entry.kind == LEASED and entry.token == token
+        return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token == token
 
     def under_way(self, seq: int) -> object | None:
         """What the leased record is in hand for: its outcome decides what `judge` will say."""
@@ -401,7 +400,6 @@ class Leases:
         return min(begun, self._low[0]) if self._low else begun
 
     def unsettled(self) -> int:
-        """How many were handed out, or are about to be, and are not settled."""
         return len(self.entries) + sum(seq not in self.entries for seq in self._in_hand)
 
     def oldest_ms(self) -> int | None:

@@ -53,7 +53,9 @@ class Groups:
         group.used_ms = max(group.used_ms, now_ms)
         if event == GroupEvent.CLAIMED:
             # A record may have gone between the fetch and now: its lease would never end.
-            rows = [row for row in op.rows if row[0] not in dead]
+            rows = op.rows
+            if rows and dead.mask(rows[0][0], rows[-1][0] - rows[0][0] + 1) is not None:
+                rows = [row for row in rows if row[0] not in dead]
             group.apply_claimed(op.member, rows, op.number, op.lost, now_ms)
         elif event == GroupEvent.SETTLED:
             group.apply_settled(op.rows)
