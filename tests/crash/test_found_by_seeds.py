@@ -462,3 +462,18 @@ def test_directory_that_nobody_explains_is_no_new_topics_home() -> None:
     assert any(strange in line for line in life.store.report)
     life.create("t", durability="fsync")
     assert life.store.topic("t").id == 10
+
+
+def test_topic_without_records_counts_no_bytes_whatever_rotted_before_its_delete() -> None:
+    life = Life(segment_max_events=20)
+    life.open()
+    life.create("t", durability="fsync")
+    fill(life, "t", 4)
+    assert life.store.checkpoint()
+    life.kill()
+    path = next(path for path in life.disk.files() if path.endswith(".data"))
+    life.disk.corrupt(path, life.disk.read(path).index(b'"000002"'))
+    store = life.open()
+    store.drive(store.delete("t", 5, None)[0])
+    topic = store.topic("t")
+    assert (topic.live, topic.bytes, topic.ordered.bytes, store.ledger.bytes) == (0, 0, 0, 0)

@@ -358,6 +358,8 @@ class Topic:
         live, size = self._measure_tail(max(first, self.copied + 1), last + 1, None)
         self.live -= live
         self.bytes -= size
+        if not self.live:
+            self.bytes = 0  # a frame that rotted since it was counted does not say its size any more
         self.ledger.bytes += self.bytes - before
         self.dead.mark(first, last)
 

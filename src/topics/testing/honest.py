@@ -52,8 +52,8 @@ def dishonest(view: View, memory: Memory, rotten: bool = False) -> str | None:
     if not len(seqs) <= view.count <= len(seqs) + corrupt:
         return f"it counts {view.count} records and serves {len(seqs)}"
     size = sum(map(size_of, view.records.values()))
-    # What a rotten record had counted is not known any more when it is deleted.
-    if view.bytes < size or (view.bytes > size and not rotten):
+    # What a rotten record had counted is not known any more when it is deleted, but where nothing is, nothing counts.
+    if view.bytes < size or (view.bytes > size and not (rotten and view.count)):
         return f"it counts {view.bytes} bytes and serves {size}"
     return None
 
