@@ -26,7 +26,7 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
         server.client.append("orders", [{"data": {"id": n, "amount": 1.5}, "tag": "eu"} for n in range(60)])
         text = GUIDE.read_text().replace("http://127.0.0.1:4000", server.url).replace("./topics-data", str(rest))
         examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        assert len(examples) == 6
+        assert len(examples) == 7
         names: dict[str, Any] = {}
         for example in examples:
             exec(example, names)
@@ -36,5 +36,11 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
         assert [tuple(row) for row in spark.sql("select * from by_tag").collect()] == [("eu", 50)]
         (gap,) = names["everything"].filter("kind = 'gap'").collect()
         assert (gap.gap_from, gap.gap_to, gap.reason) == (1, 10, "cap")
+        assert [
+            (one.key, one.tag, one.data) for one in server.client.read("paid") if isinstance(one, topics.Record)
+        ] == [
+            ("order-1", "eu", {"id": "order-1", "total": 9.5}),
+            ("order-2", "eu", {"id": "order-2", "total": 12.0}),
+        ]
     finally:
         server.stop()
