@@ -88,6 +88,15 @@ class Server:
                 topic, [{"data": {"id": n, "name": f"n{n}"}, "tag": "us" if n % 3 else "eu"} for n in numbers]
             )
 
+    def restart_killed(self) -> None:
+        """Kill it, and start another on its directory and on some port."""
+        shared = self.process.shared
+        self.process.kill()
+        self.client.close()
+        self.process = ServerProcess(self.directory, **self._settings)
+        self.process.shared = shared
+        self.client = Client(self.url)
+
     def stop(self) -> None:
         self.client.close()
         if self.process.process.poll() is None:

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import topics
 from tests.spark.conftest import Server
+from topics.model.record import Record
+from topics.spark.pipeline import PipelineOptions, run_round
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "spark.md"
+
+
+def records(server: Server, topic: str) -> list[Any]:
+    return [one.data for one in server.client.records(topic) if isinstance(one, Record)]
 
 
 def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> None:
@@ -24,9 +30,12 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
     try:
         server.client.create("orders", durability="fsync", cap_records=50)
         server.client.append("orders", [{"data": {"id": n, "amount": 1.5}, "tag": "eu"} for n in range(60)])
+        round_options = PipelineOptions(str(tmp_path / "history"), server.url, topics="orders", tail=True)
+        assert [one.error for one in run_round(lambda: spark, round_options)] == [None]
         text = GUIDE.read_text().replace("http://127.0.0.1:4000", server.url).replace("./topics-data", str(rest))
+        text = text.replace("./history", str(tmp_path / "history")).replace("./checkpoints", str(tmp_path / "points"))
         examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        assert len(examples) == 7
+        assert len(examples) == 10
         names: dict[str, Any] = {}
         for example in examples:
             exec(example, names)
@@ -36,11 +45,8 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
         assert [tuple(row) for row in spark.sql("select * from by_tag").collect()] == [("eu", 50)]
         (gap,) = names["everything"].filter("kind = 'gap'").collect()
         assert (gap.gap_from, gap.gap_to, gap.reason) == (1, 10, "cap")
-        assert [
-            (one.key, one.tag, one.data) for one in server.client.read("paid") if isinstance(one, topics.Record)
-        ] == [
-            ("order-1", "eu", {"id": "order-1", "total": 9.5}),
-            ("order-2", "eu", {"id": "order-2", "total": 12.0}),
-        ]
+        assert records(server, "totals") == records(server, "batch.totals") == [{"tag": "eu", "count": 50}]
+        assert [data["id"] for data in records(server, "orders.copy")] == list(range(10, 60))
+        assert names["ever"].count() == 50
     finally:
         server.stop()

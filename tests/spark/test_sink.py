@@ -54,13 +54,13 @@ def test_rows_become_records_with_all_their_fields(spark: SparkSession, server: 
 def test_structs_maps_and_plain_text_become_json(spark: SparkSession, server: Server, topic: str) -> None:
     frame = spark.sql(
         "select named_struct('id', 7, 'when', timestamp'2026-01-02 03:04:05', 'price', cast(1.20 as decimal(5,2)),"
-        " 'tags', map('a', 1), 'list', array(1, 2)) as data, map('x', 'y') as meta"
+        " 'tags', map('a', 1), 'list', array(1, 2), 'none', map(), 'empty', array()) as data, map('x', 'y') as meta"
     )
     write(frame, server, topic)
     (record,) = records(server, topic)
     assert b'"price":1.20' in record.raw
     data = record.data
-    assert {name: data[name] for name in ("id", "tags", "list")} == {"id": 7, "tags": {"a": 1}, "list": [1, 2]}
+    assert (data["id"], data["tags"], data["list"], data["none"], data["empty"]) == (7, {"a": 1}, [1, 2], {}, [])
     assert data["when"].startswith("2026-01-02T03:04:05")
     assert record.meta == {"x": "y"}
     write(spark.createDataFrame([('not "json',)], "data string"), server, topic, dataFormat="string")

@@ -132,8 +132,20 @@ class History:
         except Exception as error:
             raise Conflict(f"the table {self.folder} was not changed, somebody else did so first ({error})") from None
 
-    def compact(self) -> int:
-        """Join small files in seq order where there are many; how many files fewer there are."""
+    def tidy(self) -> int:
+        """Join small files and remove those that no version names; how many files fewer the table has. The records are
+        committed by then: where another exporter is at the table too, it is left to a later round."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            joined = self._compact()
+            self._vacuum()
+        except DeltaError:
+            return 0
+        return joined
+
+    def _compact(self) -> int:
+        """Join small files in seq order where there are many."""
         lake = delta()
         table = lake.DeltaTable(self.folder)
         sizes = [int(size) for size in _column(table, "size_bytes")]
@@ -144,9 +156,10 @@ class History:
         table.optimize.z_order(["seq"], target_size=FILE_BYTES, writer_properties=properties)
         return len(sizes) - len(lake.DeltaTable(self.folder).file_uris())
 
-    def vacuum(self) -> None:
-        if self.table is not None:
-            self.table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
+    def _vacuum(self) -> None:
+        """`full`, since files of dead rounds are in no version, not even as removed ones."""
+        table = delta().DeltaTable(self.folder)
+        table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
 
     def gaps(self) -> list[tuple[int, int, str]]:
         """What was lost before it could be exported, as the commits tell it."""

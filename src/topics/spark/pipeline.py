@@ -155,7 +155,7 @@ def export(
     written = _write(spark, history.folder, origin, options.shreds, spans)
     losses += [loss for one in written for loss in one.losses]
     history.commit(head, end, written, losses)
-    joined = history.compact() if options.compact else 0
+    joined = history.tidy() if options.compact else 0
     if aside is not None and options.recreated == "rebuild":
         remove(aside)
     return Exported(

@@ -81,17 +81,22 @@ def _json(column: pa.Array, wraps: bool) -> pa.Array:
 
     if not wraps and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return _text(column)
-    return pa.array([None if v is None else _encode(_plain(v)).decode() for v in column.to_pylist()], pa.string())
+    kind = column.type
+    return pa.array([None if v is None else _encode(_plain(v, kind)).decode() for v in column.to_pylist()], pa.string())
 
 
-def _plain(value: Any) -> Any:
-    """Maps come from Arrow as lists of pairs."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return {str(name): _plain(item) for name, item in value}
-        return [_plain(item) for item in value]
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Maps come from Arrow as lists of pairs, an empty one like an empty list: only the type tells them apart."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {str(name): _plain(item, kind.item_type) for name, item in value}
+    if pa.types.is_struct(kind):
+        return {one.name: _plain(value[one.name], one.type) for one in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_plain(item, kind.value_type) for item in value]
     return value
 
 
