@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from topics.client import calls, history, staged
+from topics.client.aio_stream import AsyncRecordStream
 from topics.client.answers import (
     Appended,
     At,
@@ -34,7 +35,6 @@ from topics.client.calls import Call
 from topics.client.groupcalls import GroupInfo
 from topics.client.groups import AsyncGroup, async_groups
 from topics.client.history import StreamCall
-from topics.client.lines import Decoder
 from topics.client.problems import problem
 from topics.client.queues import AsyncQueue
 from topics.client.retry import Attempts, RetryPolicy
@@ -470,37 +470,3 @@ class AsyncClient:
             raise problem(Answer(opened.status, opened.headers, b"".join(body)))
         finally:
             await opened.close()
-
-
-class AsyncRecordStream(AsyncIterator[T]):
-    """The items of a streamed answer. Leaving it early is fine: close it, or use it as a context manager."""
-
-    def __init__(self, opened: AsyncOpenAnswer, decoder: Decoder[T]) -> None:
-        self._opened = opened
-        self._decoder = decoder
-        self._items = self._read()
-
-    async def _read(self) -> AsyncIterator[T]:
-        try:
-            async for piece in self._opened.pieces():
-                for item in self._decoder.feed(piece):
-                    yield item
-            self._decoder.finish()
-        except Unreachable as error:
-            raise self._decoder.cut(error.message) from error
-        finally:
-            await self._opened.close()
-
-    async def __anext__(self) -> T:
-        return await anext(self._items)
-
-    async def close(self) -> None:
-        await self._opened.close()
-
-    async def __aenter__(self) -> AsyncRecordStream[T]:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

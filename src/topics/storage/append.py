@@ -12,11 +12,12 @@ from topics.format.prepared import Prepared
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import RecordTooLarge, TopicFull
 from topics.rules.retention import excess, reserve_ahead
+from topics.storage.effect import Effect
 from topics.storage.evict import find_evict_floor
 from topics.storage.guard import guarded_plan, holds_all, pinned_by, pins_of
 from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
-from topics.storage.topic import Effect, Topic
+from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
 

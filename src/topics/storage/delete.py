@@ -17,11 +17,12 @@ from topics.rules.retention import excess
 from topics.storage.alive import last_live, live_runs, runs_of
 from topics.storage.append import drop_dead_ram, reaches_disk
 from topics.storage.columns import Ranges
+from topics.storage.effect import Effect
 from topics.storage.evict import find_evict_floor
 from topics.storage.guard import guarded_floor, holds_all, pins_of
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
-from topics.storage.topic import Effect, Topic
+from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
 

@@ -20,9 +20,10 @@ from topics.model.job import Why
 from topics.rules.lease import Ask
 from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
+from topics.storage.effect import Effect
 from topics.storage.queue import Queue
 from topics.storage.submission import Buffers, Submission, WaitFirst
-from topics.storage.topic import Effect, Topic
+from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
 _WINDOW = 64

@@ -14,8 +14,9 @@ from topics.format.control import LostRange, LostReason, RouterCreate, RouterCur
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.snapshot import RouterRow
 from topics.model.config import Durability
+from topics.storage.effect import Effect
 from topics.storage.submission import Buffers, Submission, WaitFirst
-from topics.storage.topic import Effect, Topic
+from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
 

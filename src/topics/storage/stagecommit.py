@@ -24,11 +24,12 @@ from topics.format.staged import StageCommit, StageVerdict
 from topics.model.errors import PartMissing, ReadOnly, TxnForeign, WriteFailed
 from topics.rules.txns import Committed, Txn, parse_txn
 from topics.storage.append import check_room
+from topics.storage.effect import Effect, StagedRun
 from topics.storage.partfile import LoadedPart, NoSource, Part, PartSource
 from topics.storage.staging import Spent, check_stageable, stages_of
 from topics.storage.submission import State, Submission, fresh_error
 from topics.storage.tail import ENTRY_SIZE, Chunk
-from topics.storage.topic import Effect, StagedRun, Topic
+from topics.storage.topic import Topic
 
 if TYPE_CHECKING:
     from topics.storage.store import Store

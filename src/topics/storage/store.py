@@ -43,6 +43,7 @@ from topics.storage import paths as names
 from topics.storage.append import Append, check_room, order_append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
+from topics.storage.effect import Effect, Ledger
 from topics.storage.handles import Handles
 from topics.storage.leasing import Now, check_delays, delay_rider
 from topics.storage.names import Found, find_tagged
@@ -53,7 +54,7 @@ from topics.storage.routers import Routers
 from topics.storage.snapshots import Snapshots
 from topics.storage.staging import Staging
 from topics.storage.submission import Submission, WaitFirst, fresh_error
-from topics.storage.topic import Effect, Ledger, Topic
+from topics.storage.topic import Topic
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
 from topics.storage.walfile import discard
