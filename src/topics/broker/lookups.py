@@ -131,7 +131,7 @@ def retention_plan(
     pins = pins_of(topic, mono_ms)
     wanted, floor = floor, guarded_floor(topic, pins, floor, topic.head, tell=False)
     pinned = [PinnedBy(pin.group.name, pin.committed) for pin in pins if floor < pin.committed <= wanted]
-    if floor == topic.dead.floor:
+    if floor <= topic.dead.floor:
         return RetentionPlan(WouldRemove(0, 0, 0, None, None), because, pinned, [])
     groups = () if topic.groups is None else topic.groups.by_name.values()
     loses = [

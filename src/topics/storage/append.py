@@ -366,7 +366,7 @@ def _plan_eviction(topic: Topic, prepared: Prepared, effect: Effect, mono_ms: in
     plan = find_evict_floor(topic, records, size, effect.head)
     if pins:
         plan = guarded_plan(topic, pins, plan, effect.head)
-        if plan.floor <= ordered.floor:
+        if plan.floor <= ordered.evict_floor:
             return None
     effect.live -= plan.live
     effect.bytes -= plan.bytes

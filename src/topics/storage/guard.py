@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from topics.rules.group import Group
+from topics.storage.alive import last_live
 from topics.storage.evict import EvictPlan, find_evict_floor
 from topics.storage.topic import Topic
 
@@ -37,7 +38,7 @@ def holds_all(topic: Topic, pins: list[Pin], size: int) -> bool:
 
 
 def guarded_floor(topic: Topic, pins: list[Pin], floor: int, head: int, tell: bool = True) -> int:
-    """How much of an eviction through `floor` may happen. `tell`: it will, and whom it hurts is said and counted."""
+    """How much of an eviction through `floor` may happen, 0 = nothing. `tell`: it will, and whom it hurts is said."""
     start = topic.ordered.floor + 1
     allowed = floor
     bounds: list[tuple[Pin, int]] = []
@@ -52,7 +53,9 @@ def guarded_floor(topic: Topic, pins: list[Pin], floor: int, head: int, tell: bo
             bound = max(bound, min(through, floor))
         bounds.append((pin, bound))
         allowed = min(allowed, bound)
-    allowed = max(allowed, start - 1)
+    if allowed < floor:  # a floor is the seq of a record that goes: what was deleted is told to nobody as a loss
+        allowed = last_live(topic, start, allowed, topic.ordered.overlay)
+        allowed = 0 if allowed < start else allowed
     if tell:
         for pin, _ in bounds:
             _tell(topic, pin, allowed)

@@ -641,6 +641,16 @@ def test_a_guard_ends_when_nobody_used_the_group_for_long(own: Api, engine: Engi
     assert (own.state("t")["count"], info(own, "t")["pending"]) == (0, 0)
 
 
+def test_what_was_deleted_in_front_of_a_guard_is_told_to_nobody_as_a_loss(own: Api) -> None:
+    own.append("t", *[{"data": n, "tag": "a" if n < 4 else "b"} for n in range(1, 7)])
+    own.call("POST", "/v0/topics/t/delete", {"match": "a"})
+    make(own, "t")
+    own.call("PATCH", "/v0/topics/t", {"cap_records": 1})
+    own.append("t", 7)
+    page = own.diff("t").json
+    assert ([record["$seq"] for record in page["records"]], page["tombstone"]) == ([4, 5, 6, 7], None)
+
+
 def test_a_group_without_a_guard_holds_nothing(own: Api) -> None:
     own.put("t", cap_records=2)
     make(own, "t", 2, mode="stream")
