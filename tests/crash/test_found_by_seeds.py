@@ -477,3 +477,16 @@ def test_topic_without_records_counts_no_bytes_whatever_rotted_before_its_delete
     store.drive(store.delete("t", 5, None)[0])
     topic = store.topic("t")
     assert (topic.live, topic.bytes, topic.ordered.bytes, store.ledger.bytes) == (0, 0, 0, 0)
+
+
+def test_lease_ids_do_not_repeat_behind_a_clean_stop_of_a_life_that_gave_out_none() -> None:
+    life = Life()
+    life.open()
+    life.create("jobs", type="queue", durability="ephemeral")
+    assert life.store.checkpoint()
+    first = life.store.topic("jobs").tokens.take(1)
+    life.kill()
+    life.open()
+    life.close()
+    life.open()
+    assert life.store.topic("jobs").tokens.next > first

@@ -343,7 +343,8 @@ class Store:
         self.checkpointed_ns = self.clock.monotonic_ns()
         if clean:
             for topic in self.by_id.values():
-                topic.dirty = topic.dirty or topic.ceiling != topic.head
+                # What a clean stop says of lease ids is believed: its row is made anew wherever any were given out.
+                topic.dirty = topic.dirty or topic.ceiling != topic.head or topic.tokens.ceiling > 0
         checkpoint = Checkpoint(self, self.lock, clean)
         checkpoint.begin()
         return checkpoint
