@@ -6,6 +6,7 @@ opened; see `topics.storage.queue`, which does the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,6 +91,10 @@ class Groups:
         """Their records are gone, whoever did it: they count as settled."""
         for group in self.by_name.values():
             group.leases.forget(first, last)
+
+    def forget_all(self, seqs: Sequence[int]) -> None:
+        for group in self.by_name.values():
+            group.leases.drop(seqs)
 
     def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> None:
         then_ms = max(wall_ms, self.seen_ms)

@@ -292,15 +292,19 @@ class Topic:
             for segment, _, _ in found:
                 if segment is not None:
                     self.count(segment)
-            if self.queue is not None:
-                self.queue.forget_all(seqs.tolist())
+            for layer in (self.queue, self.groups):
+                if layer is not None:
+                    layer.forget_all(seqs.tolist())
+            before = self.bytes
             for segment, live, size in found:
                 if segment is not None:
                     segment.live -= live
                     segment.bytes -= size
                 self.live -= live
                 self.bytes -= size
-                self.ledger.bytes -= size
+            if not self.live:
+                self.bytes = 0
+            self.ledger.bytes += self.bytes - before
             self.dead.mark_all(tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
 
     def _flag_later(self, ranges: Ranges) -> None:

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from topics.format.control import LeaseEvent
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
+from topics.model.group import GroupConfig
+from topics.rules.group import Group
 from topics.storage.columns import MANY, Ranges
 from topics.storage.dead import DeadSet
+from topics.storage.group import Groups
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
 from topics.storage.topic import Topic
@@ -64,17 +67,21 @@ def twin(original: Topic, dead: Ranges, floor: int) -> Topic:
     assert topic.queue is not None
     rows = [(seq, seq, 1000, 1) for seq in range(1, LEASED)]
     topic.apply_lease(LeaseEvent.CLAIMED, "n", rows, 1)
+    topic.groups = Groups({"g": Group("g", GroupConfig())})
+    topic.groups.by_name["g"].leases.apply_claimed("n", [row for row in rows if row[0] not in topic.dead], 1)
     return topic
 
 
 def state(topic: Topic) -> object:
     queue = topic.queue
     assert queue is not None
+    assert topic.groups is not None
     return (
         topic.live, topic.bytes, topic.ledger.bytes,
         [(segment.live, segment.bytes) for segment in topic.segments if segment.live >= 0],
         topic.dead.floor, list(topic.dead.ranges()), topic.unflagged,
-        dict(queue.leases.entries), [seq for seq in range(LEASED) if queue.is_gone(seq)],
+        dict(queue.leases.entries), dict(topic.groups.by_name["g"].leases.entries),
+        [seq for seq in range(LEASED) if queue.is_gone(seq)],
     )  # fmt: skip
 
 
@@ -119,6 +126,14 @@ def test_ranges_that_overlap_or_come_out_of_order_die_once(original: Topic) -> N
         for one in several:
             single.apply_delete(0, (one,))
         assert state(together) == state(single)
+
+
+def test_nothing_left_counts_no_bytes_even_where_a_frame_rotted(original: Topic) -> None:
+    topic = twin(original, ((HEAD // 2, HEAD),), 0)
+    topic.bytes += 5
+    topic.ledger.bytes += 5
+    topic.apply_delete(0, tuple((seq, seq + 1) for seq in range(1, HEAD // 2, 2)))
+    assert (topic.live, topic.bytes, topic.ledger.bytes) == (0, 0, 0)
 
 
 def test_ranges_far_above_the_head_hit_nothing(original: Topic) -> None:
