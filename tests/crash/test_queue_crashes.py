@@ -139,3 +139,15 @@ def test_a_clock_set_ahead_ends_leases_early_and_never_late() -> None:
     world.clock.step_wall(HOUR_MS)
     world.reopen()
     assert world.claim("q") == [1]
+
+
+def test_jobs_whose_delete_was_lost_are_handed_out_again() -> None:
+    """A snapshot says that a claim had passed them, and the delete that it passed them for is nowhere."""
+    world = World()
+    world.put("q", type="queue")
+    world.append("q", 4)
+    queue_of(world.store.topics["q"]).leases.position = 3
+    assert world.store.checkpoint()
+    world.disk.kill()
+    world.reopen()
+    assert world.claim("q") == [1, 2, 3, 4]

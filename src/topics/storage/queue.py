@@ -82,6 +82,13 @@ class Queue:
         if any(seq in dead or seq > head for seq in entries):
             self.leases.keep({seq: entry for seq, entry in entries.items() if seq not in dead and seq <= head})
         self.leases.restart(then_ms, now_ms, keep_leases)
+        # A claim passes over jobs whose delete is on its way; where that was lost with the power, they are fresh again.
+        end = min(self.leases.position, head + 1)
+        seq = dead.next_live(dead.floor + 1, end)
+        while seq < end and seq in self.leases.entries:
+            seq = dead.next_live(seq + 1, end)
+        if seq < end:
+            self.leases.position = seq
         self._gone.clear()
 
     # -- leases on records that are gone -------------------------------------------------------------------------------
