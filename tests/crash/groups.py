@@ -68,6 +68,8 @@ class Told:
 class Topics:
     last_token: int = 0
     groups: dict[str, Told] = field(default_factory=lambda: defaultdict(Told))
+    was_ram: bool = False
+    """It was ephemeral once: of what was done then a snapshot may know, and the WAL does not."""
 
 
 class GroupLedger:
@@ -94,6 +96,7 @@ class GroupLedger:
                 raise Violation(f"{place.topic.name!r}: record {seq} went to {member!r} while {holder!r} holds it")
             told.live[seq] = (member, until)
             if place.topic.ordered.config.commit_class == Durability.EPHEMERAL:
+                self.topics[place.topic.id].was_ram = True
                 told.ram.add(seq)
             else:
                 told.ram.discard(seq)
@@ -103,7 +106,7 @@ class GroupLedger:
         made = [token] if token is not None else []
         self.topics[topic.id].groups[name] = Told(made, start)
 
-    def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool) -> int:
+    def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool, fallback: bool) -> int:
         """How many settled records stayed so."""
         kept = 0
         for topic in store.by_id.values():
@@ -111,8 +114,10 @@ class GroupLedger:
             found = {} if topic.groups is None else topic.groups.by_name
             if damaged:
                 known.last_token = 0
+            known.was_ram = known.was_ram or topic.config.commit_class == Durability.EPHEMERAL
             for name, told in known.groups.items():
-                sure = not doubt and not damaged
+                # After a fallback the older snapshot and the WAL behind it are all there is.
+                sure = not doubt and not damaged and not (fallback and known.was_ram)
                 if sure and all(_survives(token, power) for token in told.made):
                     kept += self._check(topic, name, found.get(name), told, power)
             for group in found.values():

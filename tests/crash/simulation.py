@@ -216,7 +216,7 @@ class Simulation:
         self.counts["queue count over a restart"] += counts
         self.counts["queue lease over a restart"] += leases
         self.counts["group settled over a restart"] += self.groups.check_recovered(
-            store, self.power, self.doubt, damage is not None
+            store, self.power, self.doubt, damage is not None, self.fallback
         )
         self.stages.check_recovered(store, damaged)
         if store.report and damage is None and not self.counts_allow(store.report):
