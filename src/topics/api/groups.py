@@ -79,14 +79,14 @@ class PendingList(msgspec.Struct, omit_defaults=True):
     next_cursor: str | None = None
 
 
-class AckOut(msgspec.Struct):
+class GroupAckOut(msgspec.Struct):
     acked: int
     stale: list[int]
     why: dict[int, str]
     committed: int
 
 
-class NackOut(msgspec.Struct):
+class GroupNackOut(msgspec.Struct):
     nacked: int
     stale: list[int]
     why: dict[int, str]
@@ -98,7 +98,7 @@ class RejectOut(msgspec.Struct):
     why: dict[int, str]
 
 
-class ExtendOut(msgspec.Struct):
+class GroupExtendOut(msgspec.Struct):
     extended: int
     stale: list[int]
     why: dict[int, str]
@@ -267,7 +267,7 @@ def ack(service: Service, call: Call) -> Steps[Response]:
     verdict, committed = yield from service.broker.groups.ack(
         _who(call, asked), asked.seqs, _tokens(asked), asked.ranges
     )
-    shown = AckOut(len(verdict.done), verdict.stale, _why(verdict), committed)
+    shown = GroupAckOut(len(verdict.done), verdict.stale, _why(verdict), committed)
     return call.answer(shown, service.now_ns())
 
 
@@ -277,7 +277,7 @@ def nack(service: Service, call: Call) -> Steps[Response]:
     verdict = yield from service.broker.groups.nack(
         _who(call, asked), asked.seqs, _tokens(asked), delay_ms, asked.count
     )
-    return call.answer(NackOut(len(verdict.done), verdict.stale, _why(verdict)), service.now_ns())
+    return call.answer(GroupNackOut(len(verdict.done), verdict.stale, _why(verdict)), service.now_ns())
 
 
 def reject(service: Service, call: Call) -> Steps[Response]:
@@ -296,7 +296,7 @@ def extend(service: Service, call: Call) -> Steps[Response]:
     verdict, deadline = yield from service.broker.groups.extend(
         _who(call, asked), asked.seqs, _tokens(asked), visibility_ms
     )
-    shown = ExtendOut(len(verdict.done), verdict.stale, _why(verdict), dict.fromkeys(verdict.done, deadline))
+    shown = GroupExtendOut(len(verdict.done), verdict.stale, _why(verdict), dict.fromkeys(verdict.done, deadline))
     return call.answer(shown, service.now_ns())
 
 

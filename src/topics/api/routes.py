@@ -258,11 +258,11 @@ ROUTES: Final = (
     ),
     Route(
         "POST", f"{GROUP}/ack", READ | WRITE, groups.ack, "Done with records: settled for this group",
-        body=GroupAckIn, answer=groups.AckOut,
+        body=GroupAckIn, answer=groups.GroupAckOut,
     ),
     Route(
         "POST", f"{GROUP}/nack", READ | WRITE, groups.nack, "Give records back, now or later",
-        body=GroupNackIn, answer=groups.NackOut,
+        body=GroupNackIn, answer=groups.GroupNackOut,
     ),
     Route(
         "POST", f"{GROUP}/reject", READ | WRITE, groups.reject, "Send records to the dead letters",
@@ -270,7 +270,7 @@ ROUTES: Final = (
     ),
     Route(
         "POST", f"{GROUP}/extend", READ | WRITE, groups.extend, "Hold records for longer",
-        body=GroupExtendIn, answer=groups.ExtendOut,
+        body=GroupExtendIn, answer=groups.GroupExtendOut,
     ),
     Route(
         "POST", f"{GROUP}/claim", READ | WRITE, groups.claim, "Take over what other members left idle",

@@ -12,6 +12,9 @@ from topics.cli.remote import LOCAL, Server, as_json, as_text, assigned
 from topics.client import Client
 from topics.client.groups import Group
 from topics.model.errors import InvalidRequest
+from topics.model.group import GroupConfig
+
+FIELDS: Final = frozenset({*GroupConfig.__struct_fields__, "start"})
 
 Action = Literal["create", "list", "info", "fetch", "ack", "seek", "delete", "export"]
 
@@ -72,7 +75,7 @@ def group(
         if action == "export":
             return _export(client, found, server, topic, name)
         acts: dict[str, Callable[[], Any]] = {
-            "create": lambda: found.create(**dict(assigned(field) for field in arguments)),
+            "create": lambda: found.create(**dict(assigned(field, FIELDS) for field in arguments)),
             "info": found.info,
             "ack": lambda: _ack(found, member, arguments),
             "seek": lambda: found.seek(_place(arguments), force=force, dry_run=dry_run),

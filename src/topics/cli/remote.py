@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -298,13 +298,13 @@ COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
 """By name: the command, and examples for its help."""
 
 
-def assigned(field: str) -> tuple[str, Any]:
+def assigned(field: str, known: Collection[str] = FIELDS) -> tuple[str, Any]:
     name, equals, value = field.partition("=")
     if not equals or not name:
         raise InvalidRequest(f"{field!r} is not FIELD=VALUE, such as durability=fsync")
-    if name not in FIELDS:
+    if name not in known:
         # The server ignores what it does not know, as the wire asks; somebody who typed it meant something.
-        raise InvalidRequest(f"unknown config field {name!r}; known: {', '.join(sorted(FIELDS))}")
+        raise InvalidRequest(f"unknown config field {name!r}; known: {', '.join(sorted(known))}")
     try:
         return name, msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -34,6 +34,8 @@ def made(kind: type[TopicsError]) -> TopicsError:
             return errors.InvalidRecord(0, "why")
         case "TopicNotFound" | "RouterNotFound":
             return kind("name")
+        case "GroupNotFound":
+            return errors.GroupNotFound("name", "group")
         case "CorruptFile" | "CorruptRecord":
             return kind("/some/where/topics/7/seg-1.data", 5, "why")  # type: ignore[call-arg]
         case _:
