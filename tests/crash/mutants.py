@@ -165,10 +165,6 @@ MUTANTS = [
     Mutant(queue_mistakes.delivery_counts_not_logged, {**_QUEUES, "power_rate": 0.2}),
     Mutant(queue_mistakes.delays_replayed_as_due_at_once, {**_QUEUES, "power_rate": 0.2}),
     Mutant(queue_mistakes.leases_left_out_of_the_snapshot, {**_QUEUES, "checkpoint_rate": 0.3}),
-    Mutant(
-        queue_mistakes.position_of_the_snapshot_ahead_of_claims_under_way,
-        {**_QUEUES, "checkpoint_rate": 0.3, "power_rate": 1.0, "durabilities": ("fsync",)},
-    ),
     Mutant(group_mistakes.group_acks_not_logged, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.group_seeks_not_logged, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.group_drops_not_logged, {**_GROUPS, "power_rate": 0.2}),

@@ -7,7 +7,6 @@ from typing import Any
 
 from tests.crash.mistakes import Patches
 from topics.format.control import LeaseEvent, LeaseRow
-from topics.rules.lease import Cut, Leases
 from topics.rules.tokens import Tokens
 from topics.storage import cut, leasing
 from topics.storage.queue import Queue
@@ -57,7 +56,3 @@ def delays_replayed_as_due_at_once(patches: Patches) -> None:
 
 def leases_left_out_of_the_snapshot(patches: Patches) -> None:
     patches.set(cut, "queue_row", lambda _: None)
-
-
-def position_of_the_snapshot_ahead_of_claims_under_way(patches: Patches) -> None:
-    patches.set(Leases, "cut", lambda self: Cut(dict(self.entries), self.position))

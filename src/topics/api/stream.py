@@ -129,10 +129,13 @@ class EventStream:
     def start(self, key: Key, last_event_id: bytes | None) -> None:
         live, session = self._live, self.session
         live.enter(self, key)
-        for other in session.streams:
+        for other in tuple(session.streams):
             # Most likely the same reader, come again: what the other stream could not hand over is this one's.
             other.settle()
             other.give_back()
+            if last_event_id is not None:
+                # It says what it has, so it is: the other one would go on feeding a socket that nobody reads.
+                other.cut()
         if last_event_id is not None:
             session.resume(last_event_id)
         live.sessions.opened(session, self)

@@ -48,8 +48,8 @@ _WORDS: Final[dict[int, GapReason]] = {
 
 _SILENT: Final = frozenset(
     {
-        Kind.CHECKPOINT_MARK, Kind.DEDUPE, Kind.LEASE, Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR,
-        Kind.STAGE_VERDICT, Kind.TOKEN_WATERMARK,
+        Kind.CHECKPOINT_MARK, Kind.DEDUPE, Kind.GROUP, Kind.LEASE, Kind.ROUTER_CREATE, Kind.ROUTER_DELETE,
+        Kind.ROUTER_CURSOR, Kind.STAGE_VERDICT, Kind.TOKEN_WATERMARK,
     }
 )  # fmt: skip
 """Frames that change nothing for a reader of records."""

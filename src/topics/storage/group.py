@@ -92,6 +92,13 @@ class Groups:
         for group in self.by_name.values():
             group.leases.forget(first, last)
 
+    def keep_within(self, name: str, head: int) -> None:
+        """A group never stands beyond the next seq. Of records that lived in RAM alone the log knows nothing: their
+        seqs are given again, and what gets them must not count as settled because of what had them before."""
+        group = self.by_name.get(name)
+        if group is not None and group.leases.position > head + 1:
+            group.leases.position = head + 1
+
     def forget_all(self, seqs: Sequence[int]) -> None:
         for group in self.by_name.values():
             group.leases.drop(seqs)

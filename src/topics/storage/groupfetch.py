@@ -193,6 +193,7 @@ class _Budget:
     def choose(self, most: int, first: int, end: int, matches: Matches | None) -> tuple[list[int], int]:
         """Live seqs from `first` on that may be handed out, and how far that is all of them."""
         topic = self.topic
+        end = _sure_end(topic, first, end)
         if matches is None:
             seqs = list(islice(_live(topic, first, end), most))
             through = end - 1 if len(seqs) < most else 0
@@ -203,6 +204,21 @@ class _Budget:
             through = min(matches.through, end - 1) if len(live) <= most else 0
         room = self.take(seqs)
         return (seqs, through) if room == len(seqs) else (seqs[:room], 0)
+
+
+def _sure_end(topic: Topic, first: int, end: int) -> int:
+    """Up to the first record whose end is ordered and not there yet. Nothing passes it: a power cut may take that end
+    away, and what is passed without an entry counts as settled."""
+    overlay = topic.ordered.overlay
+    if overlay is None:
+        return end
+    for low, high in ((first, overlay.floor), *overlay.ranges()):
+        if low >= end:
+            break
+        start, stop = max(low, first), min(high + 1, end)
+        if start < stop and (seq := topic.dead.next_live(start, stop)) < stop:
+            return seq
+    return end
 
 
 def _live(topic: Topic, first: int, end: int) -> Iterator[int]:

@@ -83,7 +83,7 @@ class Queue:
             self.leases.keep({seq: entry for seq, entry in entries.items() if seq not in dead and seq <= head})
         self.leases.restart(then_ms, now_ms, keep_leases)
         # A claim passes over jobs whose delete is on its way; where that was lost with the power, they are fresh again.
-        end = min(self.leases.position, head + 1)
+        self.leases.position = end = min(self.leases.position, head + 1)
         seq = dead.next_live(dead.floor + 1, end)
         while seq < end and seq in self.leases.entries:
             seq = dead.next_live(seq + 1, end)

@@ -242,6 +242,7 @@ class Topic:
         self.dirty = True
         self.groups = self.groups or Groups()
         self.groups.apply(op, now_ms, self.dead)
+        self.groups.keep_within(op.group, self.head)
 
     def _raise_floor(self) -> None:
         floor = max(self.involuntary_floor, self.delete_below - 1)
