@@ -368,7 +368,7 @@ def test_an_append_waits_while_the_queue_is_full(data: Path) -> None:
         threads = [threading.Thread(target=log.append, args=("orders", [{"data": large}] * 5)) for _ in range(20)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while shard.stats.submit_full < 5 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert shard.stats.submit_full >= 5

@@ -81,7 +81,7 @@ class Victim:
                 time.sleep(self.rng.uniform(0.01, 0.3))
             ended = child.poll()
             child.send_signal(signal.SIGKILL)
-            out, err = child.communicate(timeout=30)
+            out, err = child.communicate(timeout=120)
         finally:
             child.kill()
             child.wait()

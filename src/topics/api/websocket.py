@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -73,6 +74,31 @@ def websocket(service: Service, call: Call) -> Answer:
     return Socket(Conversation(service, call).run)
 
 
+class _Published:
+    """A publish and what became of it: known at once, or when its commit is."""
+
+    __slots__ = ("_outcome", "asked", "received_ns")
+
+    def __init__(
+        self, asked: PublishIn, received_ns: int, outcome: asyncio.Future[Appended] | Appended | TopicsError
+    ) -> None:
+        self.asked = asked
+        self.received_ns = received_ns
+        self._outcome = outcome
+
+    @property
+    def waited_for(self) -> asyncio.Future[Appended] | None:
+        outcome = self._outcome
+        return outcome if isinstance(outcome, asyncio.Future) and not outcome.done() else None
+
+    def outcome(self) -> Appended | BaseException | None:
+        """None where it was called off."""
+        outcome = self._outcome
+        if not isinstance(outcome, asyncio.Future):
+            return outcome
+        return None if outcome.cancelled() else outcome.exception() or outcome.result()
+
+
 class SocketReader:
     """A subscription to one topic."""
 
@@ -124,7 +150,8 @@ class Conversation:
         self._unhanded: list[tuple[int, int]] = []
         """Where pushes end in the socket, and how many messages each is."""
         self._parked: list[SocketReader] | None = None
-        self._published: set[asyncio.Future[Appended]] = set()
+        self._published: deque[_Published] = deque()
+        """Publishes not answered yet, oldest first: each is answered after the ones before it."""
         self._ops: dict[str, Callable[[bytes], Any]] = {
             "subscribe": self._subscribe, "unsubscribe": self._unsubscribe, "ping": self._ping,
         }  # fmt: skip
@@ -171,15 +198,15 @@ class Conversation:
             handler = self._ops.get(op)
             if handler is None:
                 raise _Misread(f"there is no op {op!r}")
-            if self._published:
-                # What follows a publish sees it.
-                await asyncio.wait(self._published)
+            # What follows a publish sees it, and is answered after it.
+            await self._settle(0)
             await handler(text)
         except _Misread as error:
+            await self._settle(0)
             self._say({"code": _NOT_JSON, "message": f"not understood: {error}", "op": "error", "request_id": None})
         except Exception:
             log.exception("a WebSocket message failed")
-            self._say({"code": "internal", "message": "the server failed", "op": "error", "request_id": None})
+            self._say_failed(msgspec.UNSET)
 
     async def _subscribe(self, text: bytes) -> None:
         asked = _read(text, SubscribeIn)
@@ -249,8 +276,7 @@ class Conversation:
             asked, checked, batch = read_body(text, PublishIn)
         except InvalidRequest as error:
             raise _Misread(error.message) from None
-        if len(self._published) >= _PUBLISHED_MAX:
-            await asyncio.wait(self._published, return_when=asyncio.FIRST_COMPLETED)
+        await self._settle(_PUBLISHED_MAX - 1)
         try:
             self._check_scope(Scope.WRITE if asked.config is None else Scope.WRITE | Scope.ADMIN)
             self._call.check_name(asked.topic)
@@ -262,27 +288,35 @@ class Conversation:
             if may_create is None:
                 may_create = asked.config is None or asked.config.auto_create
             insist = asked.disable_backpressure
-            done = self._live.pump.run(
+            done: asyncio.Future[Appended] | Appended | TopicsError = self._live.pump.run(
                 self._live.broker.append(asked.topic, prepared, key, asked.config, may_create, insist)
             )
         except TopicsError as error:
-            self._say_error(error, asked.request_id)
-            return
-        if not isinstance(done, asyncio.Future):
-            self._acknowledge(asked, done, received_ns)
-            return
-        self._published.add(done)
-        done.add_done_callback(lambda future: self._published_one(asked, future, received_ns))
+            done = error
+        self._published.append(_Published(asked, received_ns, done))
+        if isinstance(done, asyncio.Future):
+            done.add_done_callback(self._answer_published)
+        self._answer_published()
 
-    def _published_one(self, asked: PublishIn, done: asyncio.Future[Appended], received_ns: int) -> None:
-        self._published.discard(done)
-        error = None if done.cancelled() else done.exception()
-        if isinstance(error, TopicsError):
-            self._say_error(error, asked.request_id)
-        elif error is not None:
-            log.error("a publish failed", exc_info=error)
-        elif not done.cancelled():
-            self._acknowledge(asked, done.result(), received_ns)
+    async def _settle(self, most: int) -> None:
+        """Wait until at most so many publishes are unanswered."""
+        while len(self._published) > most:
+            first = self._published[0].waited_for
+            if first is not None:
+                await asyncio.wait((first,))
+            self._answer_published()
+
+    def _answer_published(self, _done: object = None) -> None:
+        while self._published and self._published[0].waited_for is None:
+            publish = self._published.popleft()
+            outcome = publish.outcome()
+            if isinstance(outcome, Appended):
+                self._acknowledge(publish.asked, outcome, publish.received_ns)
+            elif isinstance(outcome, TopicsError):
+                self._say_error(outcome, publish.asked.request_id)
+            elif outcome is not None:
+                log.error("a publish failed", exc_info=outcome)
+                self._say_failed(publish.asked.request_id)
 
     def _acknowledge(self, asked: PublishIn, done: Appended, received_ns: int) -> None:
         if self._service.stats.watched:
@@ -343,6 +377,10 @@ class Conversation:
         if isinstance(error, StorageError):
             log.error("%s", error.message)
         said = {"code": error.code, "message": message_of(error), "op": "error", "request_id": _echo(request_id)}
+        self._say(said)
+
+    def _say_failed(self, request_id: Raw | UnsetType) -> None:
+        said = {"code": "internal", "message": "the server failed", "op": "error", "request_id": _echo(request_id)}
         self._say(said)
 
     def _check_scope(self, scope: Scope) -> None:

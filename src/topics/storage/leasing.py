@@ -303,6 +303,7 @@ def _order_end(topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: list
         drop_dead_ram(topic)
         topic.ordered = topic.published()
         return None
+    shard.check()  # also for a topic that lives in RAM: its older records do not
     sync = ordered.config.commit_class in (Durability.FSYNC, Durability.EPHEMERAL)
     flags = DURABLE if sync else 0
     buffers: Buffers = []

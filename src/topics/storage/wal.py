@@ -110,6 +110,10 @@ class Shard:
 
     def submit(self, submission: Submission) -> Submission:
         submission.shard = self
+        if self.failed is not None:
+            # Nobody writes what a stopped shard is given: whoever waits for it would wait for ever.
+            submission.fail(self.failed)
+            return submission
         self.queue.append(submission)
         self.queued_bytes += submission.size
         if len(self.queue) > self.stats.depth_peak:

@@ -102,7 +102,7 @@ class Api:
         return [record["$seq"] for record in self.diff(topic, **fields).json["records"]]
 
 
-def eventually(ask: Any, seconds: float = 5.0) -> Any:
+def eventually(ask: Any, seconds: float = 60.0) -> Any:
     """What `ask` gives once it is true."""
     end = time.monotonic() + seconds
     while True:

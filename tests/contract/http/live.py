@@ -73,7 +73,7 @@ class ServerProcess:
         self.port = int(port)
 
     def _address(self) -> str:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             if self._port_file.exists():
                 return self._port_file.read_text()
@@ -100,7 +100,7 @@ class ServerProcess:
     def stop(self) -> tuple[int, str, str]:
         """Exit status and what it printed."""
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=120)
         if self in RUNNING:
             RUNNING.remove(self)
         return self.process.returncode, out.decode(), self.complaints
@@ -117,7 +117,7 @@ class Http1:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = http.client.HTTPConnection(*self._address, timeout=40)
+            connection = http.client.HTTPConnection(*self._address, timeout=120)
         try:
             connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
             for name, value in headers.items():
@@ -148,7 +148,7 @@ class Http2:
         self._address = (host, port)
 
     def send(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Reply:
-        with socket.create_connection(self._address, timeout=40) as wire:
+        with socket.create_connection(self._address, timeout=120) as wire:
             machine = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
             machine.initiate_connection()
             authority = headers.pop("host", f"{self._address[0]}:{self._address[1]}")

@@ -204,7 +204,7 @@ def test_start_line_names_the_directory_as_it_was_given(tmp_path: Path) -> None:
 def test_slow_heads_and_idle_connections_are_ended_as_configured(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, TOPICS_HEADER_TIMEOUT_MS="200", TOPICS_IDLE_TIMEOUT_MS="200")
     for sent in (b"GET /v0/health HT", b"GET /v0/health HTTP/1.1\r\nhost: localhost\r\n\r\n"):
-        with socket.create_connection((server.host, server.port), timeout=20) as wire:
+        with socket.create_connection((server.host, server.port), timeout=120) as wire:
             wire.sendall(sent)
             answer = b"".join(iter(partial(wire.recv, 65536), b""))
         assert answer.startswith(b"HTTP/1.1 408" if sent.endswith(b"HT") else b"HTTP/1.1 200")
@@ -217,7 +217,7 @@ def test_large_bodies_share_a_budget_of_memory(tmp_path: Path) -> None:
     api = Api(wire)
     body = json.dumps({"records": [{"data": "x" * 250_000}]}).encode()
     head = "POST /v0/topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
-    with socket.create_connection((server.host, server.port), timeout=20) as slow:
+    with socket.create_connection((server.host, server.port), timeout=120) as slow:
         slow.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body[:-10])
         refused = eventually(lambda: (answer := api.append("b", "x" * 250_000)).status == 429 and answer)
         assert (refused.code, refused.detail) == ("throttled", {"limit": "max_inflight_body_bytes", "max": 300_000})

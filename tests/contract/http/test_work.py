@@ -21,7 +21,7 @@ class Worker:
     """A worker's connection."""
 
     def __init__(self, server: ServerProcess, topic: str, node: str = "w", query: str = "", **headers: str) -> None:
-        self._connection = http.client.HTTPConnection(server.host, server.port, timeout=10)
+        self._connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
         self._connection.request("GET", f"/v0/topics/{topic}/work?node={node}{query}", headers=headers)
         self._answer = self._connection.getresponse()
         self.status = self._answer.status

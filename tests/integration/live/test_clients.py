@@ -96,7 +96,7 @@ def test_command_line_prints_what_is_written(place: Place) -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline(), process.stdout.readline()]
     place.api.append("cli-a", 3)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=120)
     lines += out.splitlines()
     assert process.returncode == 0
     assert lines[0].startswith("cli-a 1 ")

@@ -42,7 +42,7 @@ def test_every_watcher_gets_every_record_in_order(place: Place, count: int) -> N
             assert watcher.seqs == list(range(6, head + 1))
             watcher.transport.abort()
 
-    uvloop.run(asyncio.wait_for(run(), 60))
+    uvloop.run(asyncio.wait_for(run(), 120))
 
 
 def test_watchers_with_views_of_their_own_each_get_theirs(place: Place) -> None:
@@ -67,7 +67,7 @@ def test_watchers_with_views_of_their_own_each_get_theirs(place: Place) -> None:
             assert watcher.seqs == wanted
             watcher.transport.abort()
 
-    uvloop.run(asyncio.wait_for(run(), 30))
+    uvloop.run(asyncio.wait_for(run(), 120))
 
 
 def test_session_of_many_topics_names_them_all_in_each_id(place: Place) -> None:
@@ -103,4 +103,4 @@ def test_streams_of_one_session_share_the_work(place: Place) -> None:
         first.transport.abort()
         second.transport.abort()
 
-    uvloop.run(asyncio.wait_for(run(), 30))
+    uvloop.run(asyncio.wait_for(run(), 120))

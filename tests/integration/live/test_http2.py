@@ -44,7 +44,7 @@ def test_streams_of_one_connection_are_live_side_by_side(place: Place) -> None:
                 assert seqs(stream) == list(range(1, 21))
                 assert stream.headers["content-type"] == "text/event-stream"
 
-    uvloop.run(asyncio.wait_for(run(), 30))
+    uvloop.run(asyncio.wait_for(run(), 120))
 
 
 def test_closed_window_stalls_its_own_stream_alone_and_loses_nothing(place: Place) -> None:
@@ -68,4 +68,4 @@ def test_closed_window_stalls_its_own_stream_alone_and_loses_nothing(place: Plac
             await stalled.until(lambda: len(seqs(slow)) == 150)
             assert seqs(slow) == list(range(1, 151))
 
-    uvloop.run(asyncio.wait_for(run(), 30))
+    uvloop.run(asyncio.wait_for(run(), 120))

@@ -181,6 +181,6 @@ def test_overload_costs_time_and_no_records(tmp_path: Path) -> None:
         for watcher in everybody:
             watcher.transport.abort()
 
-    uvloop.run(asyncio.wait_for(run(), 60))
+    uvloop.run(asyncio.wait_for(run(), 120))
     place.close()
     assert place.server.stop()[::2] == (0, "")

@@ -85,7 +85,7 @@ def test_nothing_is_lost_or_repeated_over_many_reconnects(place: Place, with_id:
         writer.join()
         assert seen == list(range(1, total + 1))
 
-    uvloop.run(asyncio.wait_for(run(), 60))
+    uvloop.run(asyncio.wait_for(run(), 120))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def dial(place: Place, **options: Any) -> connect:
 
 
 def run(conversation: Any) -> None:
-    uvloop.run(asyncio.wait_for(conversation, 20))
+    uvloop.run(asyncio.wait_for(conversation, 120))
 
 
 async def ask(socket: ClientConnection, message: Any) -> Any:
@@ -109,7 +109,7 @@ def test_whole_conversation_is_as_agreed(tmp_path: Path) -> None:
             assert (status, complaints) == (0, "")
         return lines
 
-    assert "\n".join(uvloop.run(asyncio.wait_for(talk(), 20))) + "\n" == GOLDEN
+    assert "\n".join(uvloop.run(asyncio.wait_for(talk(), 120))) + "\n" == GOLDEN
 
 
 def test_only_a_proper_upgrade_opens_one(place: Place) -> None:
@@ -157,6 +157,26 @@ def test_requests_that_are_understood_and_wrong_name_themselves(place: Place) ->
                 assert (answer["op"], answer["code"], answer["request_id"]) == ("error", code, [code])
             answer = await ask(socket, {"op": "subscribe", "topics": {"absent": {}}, "lenient": True})
             assert (answer["op"], answer["topics"]) == ("subscribed", {})
+
+    run(talk())
+
+
+def test_publishes_are_answered_in_the_order_they_came_whatever_each_waits_for(place: Place) -> None:
+    async def talk() -> None:
+        async with dial(place) as socket:
+            for topic, durability in (("slow", "fsync"), ("quick", "ephemeral")):
+                config = {"durability": durability}
+                await ask(socket, {"op": "publish", "topic": topic, "records": [{"data": 0}], "config": config})
+            asked = 0
+            for _ in range(50):
+                for topic in ("slow", "quick", "no such name!"):
+                    message = {"op": "publish", "topic": topic, "records": [{"data": 1}], "request_id": asked}
+                    await socket.send(json.dumps(message))
+                    asked += 1
+            await socket.send(json.dumps({"op": "ping", "request_id": asked}))
+            heard = [await hear(socket) for _ in range(asked + 1)]
+            assert [message["request_id"] for message in heard] == list(range(asked + 1))
+            assert [message["op"] for message in heard] == ["ack", "ack", "error"] * 50 + ["pong"]
 
     run(talk())
 

@@ -48,7 +48,7 @@ class Target:
         return int(line.split()[1]) * 1024
 
     def connect(self) -> socket.socket:
-        return socket.create_connection((self.server.host, self.server.port), timeout=10)
+        return socket.create_connection((self.server.host, self.server.port), timeout=120)
 
     def raw(self, data: bytes) -> bytes:
         """Send these bytes, and nothing after them; everything that comes back."""

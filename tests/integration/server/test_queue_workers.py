@@ -21,7 +21,7 @@ WORKERS = 100
 JOBS = 3000
 LEASE_MS = 1500
 KILLS = 2
-SECONDS_MAX = 60
+SECONDS_MAX = 240
 
 
 class Dropped(Exception):

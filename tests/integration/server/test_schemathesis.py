@@ -114,10 +114,10 @@ def send_some(url: str, operation: Operation, mode: GenerationMode) -> None:
         wait_ms = body.get("wait_ms") if isinstance(body, dict) else None
         if isinstance(wait_ms, int) and wait_ms > WAIT_MS:
             body["wait_ms"] = WAIT_MS
-        case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)
+        case.call_and_validate(base_url=url, checks=CHECKS, timeout=120)
         if case.path_parameters:
             # Random names are hardly ever there: the same request goes to what is.
             case.path_parameters.update({name: KNOWN[name] for name in case.path_parameters if name in KNOWN})
-            case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)
+            case.call_and_validate(base_url=url, checks=CHECKS, timeout=120)
 
     run()

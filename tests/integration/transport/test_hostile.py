@@ -275,7 +275,7 @@ async def test_peer_that_takes_nothing_is_cut_off() -> None:
         while sink.buffered < 1 << 20:
             sink.write(b"x" * 65536)
             await asyncio.sleep(0)
-        await asyncio.wait_for(sink.drain(), 3)
+        await asyncio.wait_for(sink.drain(), 60)
         assert sink.gone.is_set()
         assert sink.buffered == 0
 

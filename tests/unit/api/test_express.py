@@ -109,7 +109,7 @@ def in_place(path: Path, body: Callable[[Place], Coroutine[Any, Any, None]], opt
     async def main() -> None:
         place = Place(path, options or AppOptions())
         try:
-            await asyncio.wait_for(body(place), 30)
+            await asyncio.wait_for(body(place), 120)
         finally:
             place.pump.stop_waiting()
             await asyncio.to_thread(place.pump.close)

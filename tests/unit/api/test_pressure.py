@@ -49,7 +49,7 @@ def with_parts(path: Path, body: Callable[[Parts], Coroutine[Any, Any, None]], c
         store = open_store(OsFs(), str(path), StoreOptions(wal_shards=1), time, SystemIds(), lock)
         pump = Pump(store, lock, asyncio.get_running_loop())
         try:
-            await asyncio.wait_for(body(Parts(pump, time)), 20)
+            await asyncio.wait_for(body(Parts(pump, time)), 120)
         finally:
             pump.stop_waiting()
             await asyncio.to_thread(pump.close)

@@ -33,7 +33,7 @@ def with_pump(
         store = open_store(fs or OsFs(), str(path), StoreOptions(**options), SystemClock(), SystemIds(), lock)
         pump = Pump(store, lock, asyncio.get_running_loop())
         try:
-            await asyncio.wait_for(body(pump, Broker(store, SystemClock())), 20)
+            await asyncio.wait_for(body(pump, Broker(store, SystemClock())), 120)
         finally:
             pump.stop_waiting()
             await asyncio.to_thread(pump.close)
@@ -195,7 +195,7 @@ def test_stop_ends_every_nap(tmp_path: Path) -> None:
         waiting: list[Any] = [pump.run(broker.diff("a", Query(from_seq=1), 30_000)) for _ in range(5)]
         waiting.append(pump.run(broker.heads({"a": 9}, "", False, lambda _: True, 30_000)))
         pump.stop_waiting()
-        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
         assert not isinstance(pump.run(broker.diff("a", Query(from_seq=1), 30_000)), asyncio.Future)
 
     with_pump(tmp_path / "s", body)

@@ -229,6 +229,15 @@ def test_a_failed_write_fails_everything_that_is_not_resolved() -> None:
     assert not bench.shard.wants_spare()
 
 
+def test_what_a_stopped_shard_is_given_fails_at_once() -> None:
+    bench = Bench()
+    bench.shard.abandon(OSError(5, "the device is gone"))
+    late = bench.put("late", sync=True)
+    assert late.settled
+    assert isinstance(late.error, WriteFailed)
+    assert bench.done == ["late failed"]
+
+
 def test_a_background_sync_that_fails_takes_the_write_beside_it_along() -> None:
     bench = Bench()
     bench.put("a")
