@@ -159,10 +159,10 @@ def metrics(service: Service | None, call: Call, uptime_ms: int, progress: float
     return Response(200, "".join(as_text(numbers, progress)).encode(), TEXT)
 
 
-def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
+def _gauges(numbers: Numbers) -> dict[str, int | float]:
+    """What both forms show under one name."""
     return {
         "topics": numbers.topics,
-        **{f"topics_{name}": numbers.by_class[name] for name in CLASSES},
         "routers": numbers.routers,
         "router_lag": numbers.router_lag,
         "records_live": numbers.records_live,
@@ -181,13 +181,20 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
         "coalesce_ms": numbers.coalesce_ms,
         "commit_window_ms": numbers.commit_window_ms,
         "shedding": numbers.shedding,
-        "refused_total": numbers.refused,
-        "group_guard_bites_total": numbers.guard_bites,
-        "ready": numbers.ready,
-        "replay_progress": progress,
-        "uptime_ms": numbers.uptime_ms,
         "connections": numbers.connections,
         "checkpoint_failed": numbers.checkpoint_failed,
+        "ready": numbers.ready,
+    }
+
+
+def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
+    return {
+        **_gauges(numbers),
+        **{f"topics_{name}": numbers.by_class[name] for name in CLASSES},
+        "refused_total": numbers.refused,
+        "group_guard_bites_total": numbers.guard_bites,
+        "replay_progress": progress,
+        "uptime_ms": numbers.uptime_ms,
         "wal": {
             "fsyncs": numbers.fsyncs,
             "frames": numbers.frames,
@@ -207,30 +214,9 @@ def as_json(numbers: Numbers, progress: float) -> dict[str, Any]:
 
 def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
     gauges = {
-        "topics": numbers.topics,
-        "routers": numbers.routers,
-        "router_lag": numbers.router_lag,
-        "records_live": numbers.records_live,
-        "bytes_live": numbers.bytes_live,
-        "stages_open": numbers.stages_open,
-        "staged_bytes": numbers.staged_bytes,
-        "queue_topics": numbers.queue_topics,
-        "queue_leases_in_flight": numbers.queue_leases,
-        "groups": numbers.groups,
-        "sse_connections": numbers.streams,
-        "sse_lagging": numbers.lagging,
-        "watch_sessions": numbers.sessions,
-        "pressure": numbers.pressure,
-        "ready_topics": numbers.ready_topics,
-        "delivery_wait_ms": numbers.delivery_wait_ms,
-        "coalesce_ms": numbers.coalesce_ms,
-        "commit_window_ms": numbers.commit_window_ms,
-        "shedding": int(numbers.shedding),
-        "ready": int(numbers.ready),
+        **{name: int(value) if isinstance(value, bool) else value for name, value in _gauges(numbers).items()},
         "recovery_progress": progress,
         "topic_metrics_truncated": int(numbers.topics > TOPICS_MAX),
-        "connections": numbers.connections,
-        "checkpoint_failed": int(numbers.checkpoint_failed),
         "wal_queue_depth": numbers.queue_depth,
         "wal_queue_depth_peak": numbers.queue_depth_peak,
         "wal_read_only": int(bool(numbers.read_only)),
