@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.broker.engine import Bench
 from topics.broker.group import Asked, Where
+from topics.model.config import TopicConfig
 from topics.model.errors import StaleGeneration
 from topics.model.group import GroupConfig
 
@@ -151,3 +152,35 @@ def test_a_power_cut_takes_no_ack_and_repeats_no_token() -> None:
     bench.cut_power()
     bench.open()
     assert [seq for seq, _, _ in bench.fetch()] == [1, 3, 4]
+
+
+def test_fetch_passes_no_record_whose_delete_is_still_on_its_way() -> None:
+    bench = GroupBench()
+    bench.make(4, durability="disk")
+    bench.run(bench.broker.groups.join("t", "g", "m"))
+    deleted, _ = bench.store.delete("t", 3, None)
+    assert deleted is not None
+    steps = bench.broker.groups.fetch(M, 100, None, 0, None)
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert not deleted.settled
+    assert done.value.value.rows == []
+    assert bench.store.topics["t"].groups is not None
+    assert bench.store.topics["t"].groups.by_name["g"].cursor == 1
+    bench.store.drive(deleted)
+    assert bench.seqs() == [3, 4]
+
+
+def test_seqs_that_only_ram_knew_are_nobodys_settled_records() -> None:
+    bench = GroupBench()
+    bench.append("t", *range(33), durability="ephemeral")
+    bench.run(bench.broker.groups.put("t", "g", GroupConfig(), Where(to="latest")))
+    assert bench.state()["cursor"] == 34
+    bench.kill()
+    bench.open()
+    assert bench.store.topics["t"].head == 0
+    bench.run(bench.broker.put_topic("t", TopicConfig(durability="fsync")))
+    bench.append("t", *range(40))
+    bench.kill()
+    bench.open()
+    assert bench.seqs() == list(range(1, 41))
