@@ -26,6 +26,8 @@ SMALL_BYTES: Final = 64 << 20
 FILE_BYTES: Final = 192 << 20
 COMPACT_FILES: Final = 16
 """So many small files are worth a rewrite."""
+RECENT_COMMITS: Final = 100
+"""Where a commit of this moment is looked for; others may have come after it."""
 VACUUM_HOURS: Final = 24
 """Files that no version names, left by rounds that failed, stay this long: another exporter may be about to commit."""
 
@@ -52,7 +54,8 @@ class History:
         folder = os.path.join(root, topic)
         lake = delta()
         if not lake.DeltaTable.is_deltatable(folder):
-            if os.path.isdir(folder) and os.listdir(folder):
+            # A log without a first commit is a table that somebody is about to make, or died while making it.
+            if os.path.isdir(folder) and set(os.listdir(folder)) - {"_delta_log"}:
                 raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")
             return cls(folder, topic, None)
         return cls(folder, topic, lake.DeltaTable(folder))
@@ -86,15 +89,26 @@ class History:
         return mark
 
     def create(self, head: Head, shreds: tuple[Shred, ...]) -> None:
+        """Make the table; Conflict if another exporter does so too. It is read back as it is by then, and what the
+        other one has put into it meanwhile is not known to our plan: its version must still be the first."""
+        from deltalake.exceptions import DeltaError
+
+        lake = delta()
         store, _, topic_id = head.id.rpartition("-")
-        self.table = delta().DeltaTable.create(
-            self.folder,
-            table_schema(shreds),
-            mode="error",
-            name=self.topic,
-            configuration={"topics.store": store, "topics.topic_id": topic_id, "topics.topic": self.topic},
-            raise_if_key_not_exists=False,
-        )
+        try:
+            self.table = lake.DeltaTable.create(
+                self.folder,
+                table_schema(shreds),
+                mode="error",
+                name=self.topic,
+                configuration={"topics.store": store, "topics.topic_id": topic_id, "topics.topic": self.topic},
+                commit_properties=lake.CommitProperties(max_commit_retries=0),
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError as error:
+            raise Conflict(f"the table {self.folder} was not made, somebody else did so first ({error})") from None
+        if self.table.version() != 0:
+            raise Conflict(f"the table {self.folder} was changed by somebody else as soon as it was made")
 
     def check_columns(self, shreds: tuple[Shred, ...]) -> None:
         """Conflict if the table was made with other columns."""
@@ -108,14 +122,15 @@ class History:
             )
 
     def commit(self, head: Head, next_seq: int, files: list[Written], losses: list[Loss]) -> None:
-        """Once; whatever goes wrong ends the round."""
+        """Once; whatever goes wrong ends the round. An error may come after the commit was made (its answer was lost,
+        a step that follows it failed), so the table is asked before anybody is told that nothing happened."""
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
 
         assert self.table is not None
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [AddAction(one.path, one.size, {}, now_ms, True, one.stats) for one in files if one.path]
-        told: dict[str, Any] = {"topics.next_seq": str(next_seq)}
+        told: dict[str, Any] = {"topics.next_seq": str(next_seq), "topics.round": uuid.uuid4().hex}
         if losses:
             told["topics.gaps"] = json.dumps([[loss.gap_from, loss.gap_to, loss.reason] for loss in losses])
         try:
@@ -130,7 +145,22 @@ class History:
                 ),
             )
         except Exception as error:
-            raise Conflict(f"the table {self.folder} was not changed, somebody else did so first ({error})") from None
+            if not self._holds(told["topics.round"]):
+                raise Conflict(
+                    f"the table {self.folder} was not changed, somebody else did so first ({error})"
+                ) from None
+
+    def _holds(self, round_id: str) -> bool:
+        """Whether the commit of that round is in the table; Conflict if the table does not tell."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = delta().DeltaTable(self.folder).history(RECENT_COMMITS)
+        except (DeltaError, OSError) as error:
+            raise Conflict(
+                f"whether the table {self.folder} was changed is unknown ({error}): the next round starts from its mark"
+            ) from None
+        return any(entry.get("topics.round") == round_id for entry in found)
 
     def tidy(self) -> int:
         """Join small files and remove those that no version names; how many files fewer the table has. The records are
@@ -140,7 +170,7 @@ class History:
         try:
             joined = self._compact()
             self._vacuum()
-        except DeltaError:
+        except (DeltaError, OSError):  # a file that the other one's tidying took is an OSError
             return 0
         return joined
 
@@ -178,7 +208,10 @@ class History:
     def put_aside(self) -> str:
         """Move the folder out of the way."""
         aside = f"{self.folder}.old-{uuid.uuid4().hex[:8]}"
-        os.rename(self.folder, aside)
+        try:
+            os.rename(self.folder, aside)
+        except FileNotFoundError:
+            raise Conflict(f"the table {self.folder} was moved away by somebody else, who writes it anew") from None
         self.table = None
         return aside
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -106,7 +107,8 @@ def check_folder(root: str) -> None:
         raise InvalidRequest(f"--table {root!r}: tables are written to folders of this machine")
     try:
         os.makedirs(root, exist_ok=True)
-        probe = os.path.join(root, f".topics-probe-{os.getpid()}")
+        # A name of its own: two exporters, in one process or on two machines, must not take each other's away.
+        probe = os.path.join(root, f".topics-probe-{uuid.uuid4().hex}")
         OsFs().open(probe, write=True, create=True).close()
         os.unlink(probe)
     except OSError as error:

@@ -1,0 +1,129 @@
+"""Two exporters at one table, step by step: whatever lies between two steps of one of them, the other may do."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from topics.model.errors import Conflict, InvalidRequest
+from topics.spark.history import History
+from topics.spark.parts import COLUMNS, Written, open_parquet
+from topics.spark.pipeline import check_folder
+from topics.spark.places import Head
+
+HEAD = Head("store-1", 1, 40, 40, 1, 0)
+
+
+def write(history: History, start: int, end: int) -> Written:
+    """A file of those seqs, as a task writes it."""
+    count = end - start
+    times = pa.array([0] * count, pa.timestamp("us", tz="UTC"))
+    columns = [pa.array(range(start, end)), times, *[pa.nulls(count, pa.string())] * 5]
+    path = Path(history.folder) / f"part-{start}-{id(history)}.parquet"
+    with open_parquet(str(path), COLUMNS, 3) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=COLUMNS))
+    stats = {"numRecords": count, "minValues": {"seq": start}, "maxValues": {"seq": end - 1}, "nullCount": {}}
+    return Written(path.name, path.stat().st_size, count, json.dumps(stats))
+
+
+def export(root: Path) -> None:
+    """A whole round of another exporter, from the mark to the head."""
+    history = History.load(str(root), "orders")
+    mark = history.mark(HEAD)
+    if history.table is None:
+        history.create(HEAD, ())
+    history.commit(HEAD, 41, [write(history, mark, 41)], [])
+
+
+def rows(root: Path) -> int:
+    return History.load(str(root), "orders").numbers()[0]
+
+
+def test_many_exporters_try_the_folder_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(check_folder, [str(tmp_path)] * 400))
+    assert not list(tmp_path.iterdir())
+
+
+def test_table_that_somebody_else_made_meanwhile_is_a_conflict(tmp_path: Path) -> None:
+    late = History.load(str(tmp_path), "orders")
+    export(tmp_path)
+    with pytest.raises(Conflict, match="was not made"):
+        late.create(HEAD, ())
+    assert rows(tmp_path) == 40
+
+
+def test_table_that_was_filled_as_soon_as_it_was_made_is_a_conflict(tmp_path: Path) -> None:
+    real = DeltaTable.create
+
+    def create(*args: Any, **kwargs: Any) -> DeltaTable:
+        real(*args, **kwargs)
+        with patch.object(DeltaTable, "create", real):
+            export(tmp_path)
+        return DeltaTable(str(tmp_path / "orders"))
+
+    with patch.object(DeltaTable, "create", create), pytest.raises(Conflict, match="as soon as it was made"):
+        export(tmp_path)
+    assert rows(tmp_path) == 40
+
+
+def test_two_that_make_the_table_at_once_leave_one_first_version(tmp_path: Path) -> None:
+    for number in range(20):
+        root = tmp_path / str(number)
+        late = [History.load(str(root), "orders") for _ in range(2)]
+
+        def create(history: History) -> bool:
+            try:
+                history.create(HEAD, ())
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as pool:
+            assert sorted(pool.map(create, late)) == [False, True]
+        assert DeltaTable(str(root / "orders")).version() == 0
+
+
+def test_folder_of_a_table_that_is_being_made_is_no_foreign_one(tmp_path: Path) -> None:
+    log = tmp_path / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "_commit_of_somebody.json.tmp").write_text("")
+    export(tmp_path)
+    assert rows(tmp_path) == 40
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letters.txt").write_text("mine")
+    with pytest.raises(InvalidRequest, match="not a Delta table"):
+        History.load(str(tmp_path), "other")
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_commit_whose_answer_was_lost_is_looked_up(tmp_path: Path, arrives: bool) -> None:
+    real = DeltaTable.create_write_transaction
+
+    def commit(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
+        if arrives:
+            real(self, *args, **kwargs)
+        raise OSError("the answer was lost")
+
+    with patch.object(DeltaTable, "create_write_transaction", commit):
+        if arrives:
+            export(tmp_path)
+        else:
+            with pytest.raises(Conflict, match="was not changed"):
+                export(tmp_path)
+    assert rows(tmp_path) == (40 if arrives else 0)
+
+
+def test_two_that_put_a_table_aside_do_so_once(tmp_path: Path) -> None:
+    export(tmp_path)
+    first, second = (History.load(str(tmp_path), "orders") for _ in range(2))
+    first.put_aside()
+    with pytest.raises(Conflict, match="moved away"):
+        second.put_aside()
