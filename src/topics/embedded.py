@@ -208,9 +208,15 @@ class Log:
         an idempotency key the append may then simply be repeated.
         """
         check_batch(records, idempotency_key)
-        records, delays = split_delays(records)
-        prepared = prepare(records, default_node=node)
-        prepared.delays = delays
+        try:
+            prepared = prepare(records, default_node=node)
+        except TopicsError:
+            # A delay is no field of a record: only a batch that failed is looked through for them, for most have none.
+            bare, delays = split_delays(records)
+            if delays is None:
+                raise
+            prepared = prepare(bare, default_node=node)
+            prepared.delays = delays
         append = self._call(lambda: self._store.append(topic, prepared, idempotency_key))
         if append.submission is not None:
             self._committer.wait(append.submission)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import topics
-from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound
+from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotAQueue, TopicNotFound
 
 
 def test_jobs_are_claimed_and_settled(tmp_path: Path) -> None:
@@ -88,4 +88,8 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
                 log.append("jobs", [{"data": 1, "delay_ms": delay}])
         with pytest.raises(InvalidRequest):
             log.append("log", [{"data": 1, "delay_ms": 5}])
+        with pytest.raises(InvalidRecord, match="'tag' is of type int"):
+            log.append("jobs", [{"data": 1, "delay_ms": 5}, {"data": 1, "tag": 5}])
+        with pytest.raises(InvalidRecord, match="'delay_ms' is -1"):
+            log.append("jobs", [{"data": 1, "tag": 5}, {"data": 1, "delay_ms": -1}])
         assert len(queue.claim("w", max=9)) == 1

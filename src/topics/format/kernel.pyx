@@ -37,6 +37,8 @@ cdef extern from * nogil:
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     PyObject* PyDict_GetItemWithError(object mapping, object key) except? NULL
+    Py_ssize_t PyDict_Size(object mapping)
+    int PyDict_Next(object mapping, Py_ssize_t* place, PyObject** name, PyObject** value)
 
 cdef Py_ssize_t RELEASE_GIL_BYTES = 256 * 1024
 """Below this the work is shorter than the wait for the GIL afterwards may be."""

@@ -173,10 +173,19 @@ cdef inline bint map_quotes(const uint8_t* p, Py_ssize_t size, uint64_t* quotes)
         if mark_quotes(p + at, &quotes[at >> 6]):
             return False
         at += 64
-    memset(rest, 0x20, 64)
-    memcpy(rest, p + at, size - at)
-    if mark_quotes(rest, &quotes[at >> 6]):
-        return False
+    if size >= 64:
+        # The last 64 bytes once more, those that were looked at before shifted out: no copy.
+        if size > at:
+            if mark_quotes(p + size - 64, &quotes[at >> 6]):
+                return False
+            quotes[at >> 6] >>= 64 - (size - at)
+        else:
+            quotes[at >> 6] = 0
+    else:
+        memset(rest, 0x20, 64)
+        memcpy(rest, p, size)
+        if mark_quotes(rest, &quotes[0]):
+            return False
     quotes[at >> 6] |= <uint64_t>1 << (size - at)
     return True
 

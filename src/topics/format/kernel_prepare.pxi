@@ -100,6 +100,42 @@ cdef inline uint8_t* put_json(uint8_t* out, Text* text) noexcept nogil:
     return out + text.size
 
 
+cdef object NAME_DATA = "data", NAME_TAG = "tag", NAME_NODE = "node", NAME_KEY = "key", NAME_META = "meta"
+
+cdef struct Fields:
+    # The values of a record's fields, borrowed from it; NULL = absent.
+    PyObject* data
+    PyObject* tag
+    PyObject* node
+    PyObject* key
+    PyObject* meta
+
+
+cdef bint take_fields(object record, Fields* found) except -1:
+    """The fields of a dict whose names are the very objects that literals share: no hash, no lookup. False where one is
+    another object, which may still be the same name."""
+    cdef PyObject* name
+    cdef PyObject* value
+    cdef Py_ssize_t place = 0
+    cdef Py_ssize_t left = PyDict_Size(record)
+    found.data = found.tag = found.node = found.key = found.meta = NULL
+    while left and PyDict_Next(record, &place, &name, &value):
+        left -= 1
+        if name == <PyObject*>NAME_DATA:
+            found.data = value
+        elif name == <PyObject*>NAME_TAG:
+            found.tag = value
+        elif name == <PyObject*>NAME_NODE:
+            found.node = value
+        elif name == <PyObject*>NAME_KEY:
+            found.key = value
+        elif name == <PyObject*>NAME_META:
+            found.meta = value
+        else:
+            return False
+    return True
+
+
 cdef inline object field(object record, object name):
     """A field of a dict, UNSET if it is not there."""
     cdef PyObject* found = PyDict_GetItemWithError(record, name)
@@ -114,10 +150,13 @@ def prepare(records, *, default_node=None, checked=False, strict_fields=True):
     cdef Py_ssize_t keys = 0, total = 0
     cdef bytearray frames = bytearray(), entries = bytearray()
     cdef Text data, tag, node, key, meta
+    cdef Fields fields
     cdef object record, data_value, tag_value, node_value, key_value, meta_value, data_owner, meta_owner, key_owner
     cdef uint8_t* out
     cdef uint8_t* entry
     cdef uint8_t flags
+    tag_value = node_value = key_value = meta_value = UNSET
+    key_owner = meta_owner = None
     PyByteArray_Resize(entries, ENTRY_SIZE * count)
     entry = <uint8_t*>PyByteArray_AS_STRING(entries)
     for i in range(count):
@@ -128,7 +167,18 @@ def prepare(records, *, default_node=None, checked=False, strict_fields=True):
                 is_mapping = isinstance(record, Mapping)
             if is_mapping:
                 record = dict(record)
-        if type(record) is dict:
+        if type(record) is dict and take_fields(record, &fields):
+            data_value = UNSET if fields.data == NULL else <object>fields.data
+            # Most records lack most of them, and what is UNSET already need not be set so again.
+            if fields.tag != NULL or tag_value is not UNSET:
+                tag_value = UNSET if fields.tag == NULL else <object>fields.tag
+            if fields.node != NULL or node_value is not UNSET:
+                node_value = UNSET if fields.node == NULL else <object>fields.node
+            if fields.key != NULL or key_value is not UNSET:
+                key_value = UNSET if fields.key == NULL else <object>fields.key
+            if fields.meta != NULL or meta_value is not UNSET:
+                meta_value = UNSET if fields.meta == NULL else <object>fields.meta
+        elif type(record) is dict:
             data_value = field(record, "data")
             known = data_value is not UNSET
             tag_value = node_value = key_value = meta_value = UNSET
@@ -164,18 +214,16 @@ def prepare(records, *, default_node=None, checked=False, strict_fields=True):
                 record_error(i, record, default_node)
             flags |= TAG
             has_tags = True
-        if node_value is UNSET or node_value is None:
+        if (node_value is UNSET or node_value is None) and default_node is not None:
             node_value = default_node
-        if node_value is not None:
+        if node_value is not UNSET and node_value is not None:
             if not text_part(node_value, NODE_BYTES, &node):
                 record_error(i, record, default_node)
             flags |= NODE
-        key_owner = None
         if key_value is not UNSET and key_value is not None:
             if not text_part(key_value, KEY_BYTES, &key):
                 record_error(i, record, default_node)
             key_owner = json_key(&key)
-        meta_owner = None
         if meta_value is not UNSET and meta_value is not None:
             meta_owner = json_part(i, "meta", meta_value, False, &meta, &keys)
             check_meta(i, &meta, keys)

@@ -164,6 +164,25 @@ def test_mappings_and_objects_are_records_too(ops: ModuleType) -> None:
     assert bodies(ops.prepare(tuple(records[:2]))) == [b'{"d":1}'] * 2
 
 
+def test_names_that_are_equal_but_other_objects_are_the_same_names(ops: ModuleType) -> None:
+    fields = {"data": b"1", "tag": "t", "node": "n", "key": "k", "meta": b"2"}
+    # Made at run time, so that none of them is the object that a literal of this name is.
+    other = {"".join(list(name)): value for name, value in fields.items()}
+    half = {name if at % 2 else "".join(list(name)): value for at, (name, value) in enumerate(fields.items())}
+    prepared = ops.prepare([fields, other, half, {"".join(list("data")): b"1"}])
+    size = len(prepared.frames) - len(ops.prepare([{"data": b"1"}]).frames)
+    assert prepared.frames[: size // 3] * 3 == prepared.frames[:size]
+    assert bodies(prepared)[3] == b'{"d":1}'
+
+
+def test_a_field_of_one_record_is_not_taken_for_the_next(ops: ModuleType) -> None:
+    full = {"data": b"1", "tag": "t", "node": "n", "key": "k", "meta": b"2"}
+    prepared = ops.prepare([full, {"data": b"3"}, full, {"".join(list("data")): b"3"}])
+    assert bodies(prepared)[1] == bodies(prepared)[3] == b'{"d":3}'
+    alone = ops.prepare([{"data": b"3"}]).frames
+    assert prepared.frames[-len(alone) :] == alone
+
+
 def test_checked_text_is_taken_as_it_is(ops: ModuleType) -> None:
     assert bodies(ops.prepare([{"data": b"[1]"}], checked=True)) == [b'{"d":[1]}']
     with pytest.raises(InvalidRecord):
