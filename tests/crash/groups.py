@@ -15,7 +15,7 @@ from topics.model.config import Durability
 from topics.model.errors import TopicNotFound
 from topics.model.group import GroupConfig
 from topics.rules.group import Group
-from topics.rules.lease import Ask, Kind
+from topics.rules.lease_values import Ask, Kind
 from topics.storage.groupfetch import order_fetch
 from topics.storage.grouping import (
     Place,

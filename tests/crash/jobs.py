@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from topics.format.control import LeaseRow
 from topics.model.config import Durability
 from topics.model.errors import TopicNotFound
-from topics.rules.lease import Ask, Kind
+from topics.rules.lease_values import Ask, Kind
 from topics.storage.leasing import Now, order_ack, order_claim, order_extend, order_nack, queue_of
 from topics.storage.store import Store
 from topics.storage.submission import State, Submission

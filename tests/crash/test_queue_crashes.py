@@ -11,7 +11,7 @@ from topics.broker.broker import Broker
 from topics.broker.steps import run_in_place
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
-from topics.rules.lease import Kind
+from topics.rules.lease_values import Kind
 from topics.storage.leasing import queue_of
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions

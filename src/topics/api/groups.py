@@ -235,7 +235,7 @@ def _records(service: Service, call: Call, batch: Batch) -> Response:
         shown = Tombstone(gap.gap_from, gap.gap_to, gap.reason, gap.missed, gap.gap_to + 1, batch.topic.head)
         tombstone = msgspec.json.encode(shown)
     body = b'{"records":[%b],"tombstone":%b,"cursor":%d,"committed":%d,"pending_full":%b,%b%b}' % (
-        b",".join(render_batch(service.broker.store, batch)), tombstone, batch.cursor, batch.committed,
+        render_batch(service.broker.store, batch), tombstone, batch.cursor, batch.committed,
         b"true" if batch.pending_full else b"false", b'"next_seq":%d,' % batch.cursor if batch.is_stream else b"",
         call.performance(service.now_ns()),
     )  # fmt: skip
@@ -317,5 +317,6 @@ def _tokens(asked: SeqsIn) -> Sequence[int | None]:
 def _check_seqs(seqs: list[int]) -> None:
     if len(seqs) > SEQS_MAX:
         raise BatchTooLarge(f"{len(seqs)} seqs are more than the {SEQS_MAX} of one call", seqs=len(seqs), max=SEQS_MAX)
-    for seq in seqs:
-        bounded(seq, "seqs", U64)
+    if seqs:
+        bounded(min(seqs), "seqs", U64)
+        bounded(max(seqs), "seqs", U64)

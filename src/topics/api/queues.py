@@ -32,10 +32,9 @@ def claim(service: Service, call: Call) -> Steps[Response]:
         queues.find(name)
     check_node(asked.node)
     hand = yield from queues.claim(name, asked.node, most, lease_ms)
-    jobs = render_jobs(service.broker.store, hand)
+    jobs, count = render_jobs(service.broker.store, hand)
     body = b'{"topic":%b,"claimed":[%b],"count":%d,"ready":%d,%b}' % (
-        msgspec.json.encode(name), b",".join([text for _, text in jobs]), len(jobs), hand.ready,
-        call.performance(service.now_ns()),
+        msgspec.json.encode(name), jobs, count, hand.ready, call.performance(service.now_ns()),
     )  # fmt: skip
     return Response(200, body)
 

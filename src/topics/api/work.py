@@ -21,6 +21,7 @@ from topics.api.watch import EVENT_STREAM, STREAM_HEADERS
 from topics.broker.jobs import render_jobs
 from topics.broker.queue import CLAIM_MAX, LOOK_MS, Work
 from topics.broker.steps import Steps
+from topics.format.render import NEWLINE
 from topics.model.errors import InvalidRequest, NotAcceptable, NotAQueue, NotFound, TopicsError
 
 log = logging.getLogger("topics.api")
@@ -95,8 +96,10 @@ class WorkStream:
             await asyncio.sleep(LOOK_MS / 1000)
             return
         if hand.rows and self.open:
-            for seq, text in render_jobs(self._service.broker.store, hand):
-                self._sink.write(b'id: %d\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, self._name, text[1:]))
+            jobs, _ = render_jobs(self._service.broker.store, hand, NEWLINE)
+            for text in jobs.splitlines():
+                seq = text[8 : text.index(b",")]
+                self._sink.write(b'id: %b\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, self._name, text[1:]))
             self.sent_at = self._service.loop.time()
             await self._sink.drain()
 

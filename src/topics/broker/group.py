@@ -20,7 +20,7 @@ from topics.model.errors import GroupHasMembers, InvalidRequest
 from topics.model.group import GroupConfig, check_group_config, check_member
 from topics.model.record import Gap
 from topics.rules.lag import Trend
-from topics.rules.lease import Ask
+from topics.rules.lease_values import Ask
 from topics.storage.groupfetch import Fetched, Matches, find_matches, order_fetch, order_idle_claim, stream_fetch
 from topics.storage.grouping import (
     GroupVerdict,

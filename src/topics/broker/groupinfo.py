@@ -7,7 +7,7 @@ import msgspec
 from topics.model.group import GroupConfig
 from topics.rules.group import Group
 from topics.rules.lag import Look, Trend
-from topics.rules.lease import DELAYED, LEASED, PARKED, READY
+from topics.rules.lease_values import DELAYED, LEASED, PARKED, READY
 from topics.storage.leasing import Now
 from topics.storage.timesearch import time_of
 from topics.storage.topic import Topic

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from topics.format.control import LeaseRow
-from topics.format.frame import NODE
 from topics.format.ops import render_json
-from topics.format.render import NEWLINE, WITH_DATA, WITH_META, WITH_TAGS
+from topics.format.render import AS_JOB, COMMA, WITH_DATA, WITH_META, WITH_TAGS
 from topics.model.record import Gap, Record
 from topics.storage.alive import runs_of
 from topics.storage.reader import FrameBatch, Slice, fetch_few, plan
 from topics.storage.scan import check_there, scan
 from topics.storage.store import Store
-from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic
 
-_WANT: Final = WITH_TAGS | WITH_META | WITH_DATA
-_NODE: Final = re.compile(rb',"\$node":"(?:[^"\\]|\\.)*"')
+_WANT: Final = WITH_TAGS | WITH_META | WITH_DATA | AS_JOB
 _SLICE_BYTES: Final = 4 << 20
 _ALL: Final = 1 << 62
 _FEW: Final = 32
@@ -67,26 +63,25 @@ def read_records(store: Store, topic: Topic, seqs: Sequence[int]) -> list[Record
     return [record for batch in batches(store, topic, seqs) for record in batch.records()]
 
 
-def render_jobs(store: Store, hand: Hand) -> list[tuple[int, bytes]]:
-    """(seq, the JSON of the job). A job that went meanwhile, or whose bytes are damaged, is left out."""
-    rows = {row[0]: row for row in hand.rows}
-    jobs: list[tuple[int, bytes]] = []
-    for batch in batches(store, hand.topic, list(rows)):
+def render_leased(
+    store: Store, topic: Topic, rows: Sequence[LeaseRow], want: int, deadline: int, separator: int
+) -> tuple[bytes, int]:
+    """The JSON of leased records, and how many. One that went meanwhile, or whose bytes are damaged, is left out."""
+    texts: list[bytes] = []
+    total = at = 0
+    for batch in batches(store, topic, [row[0] for row in rows]):
+        while rows[at][0] < batch.first_seq:
+            at += 1
         text, count, _, _ = render_json(
-            batch.buffer, batch.entries, 0, batch.count, batch.first_seq, batch.layout, batch.base, batch.dead, _WANT,
-            (), batch.count, _ALL, True, NEWLINE,
+            batch.buffer, batch.entries, 0, batch.count, batch.first_seq, batch.layout, batch.base, batch.dead, want,
+            (), batch.count, _ALL, True, separator, rows[at : at + batch.count], deadline,
         )  # fmt: skip
-        if not count:
-            continue
-        with_node = any(flags & NODE for flags in bytes(batch.entries)[16::ENTRY_SIZE])
-        for line in text.split(b"\n"):
-            if not line:
-                continue
-            head, _, rest = line.partition(b",")
-            seq, token, _, deliveries = rows[int(head[8:])]
-            node = _NODE.match(rest, rest.index(b",")) if with_node else None  # behind the time, and nowhere else
-            if node is not None:
-                rest = rest[: node.start()] + rest[node.end() :]
-            shape = b'%b,"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
-            jobs.append((seq, shape % (head, token, hand.deadline, deliveries, rest)))
-    return jobs
+        if count:
+            texts.append(text)
+            total += count
+    return bytes((separator,)).join(texts), total
+
+
+def render_jobs(store: Store, hand: Hand, separator: int = COMMA) -> tuple[bytes, int]:
+    """The jobs of a hand as JSON, and how many there are."""
+    return render_leased(store, hand.topic, hand.rows, _WANT, hand.deadline, separator)

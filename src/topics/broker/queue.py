@@ -18,7 +18,7 @@ from topics.broker.steps import Nap, Steps, asked, settled
 from topics.model import limits
 from topics.model.errors import NotAQueue, TopicNotFound, TopicsError
 from topics.model.job import Redriven
-from topics.rules.lease import Ask
+from topics.rules.lease_values import Ask
 from topics.storage.leasing import (
     Claims,
     Now,

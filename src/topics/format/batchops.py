@@ -7,7 +7,7 @@ minus `base`. `layout` says what the entries point at: WAL frames or segment fra
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from topics.format import frame, segment
@@ -16,6 +16,7 @@ from topics.format.append_body import prepare_body
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
 from topics.format.columns import Columns, int_column, text_column
+from topics.format.control import LeaseRow
 from topics.format.decode import decode_columns
 from topics.format.envelope import BadEnvelope, accounted_bytes, decode_key, split_envelope, split_raw
 from topics.format.frame import BadFrame
@@ -29,7 +30,7 @@ from topics.format.layout import parts_of as _parts
 from topics.format.layout import segment_fault as _segment_fault
 from topics.format.layout import wal_fault as _wal_fault
 from topics.format.prepare import prepare
-from topics.format.render import NODES_MAX, record_json
+from topics.format.render import AS_DELIVERY, AS_JOB, NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
 from topics.format.staged import index_staged, restamp_staged, stage_frames
 from topics.format.walscan import find_frames, find_sync_marks, scan_wal
@@ -73,6 +74,7 @@ _PLACE: Final = struct.Struct("<II")
 _PLACE_IN_ENTRY: Final = struct.Struct("<II12x")
 _STAMP: Final = struct.Struct("<BQQQ")
 _NO_BYTES: Final = bytes(3)
+_NO_LEASE: Final = (0, 0, 0, 0)
 
 
 def stamp(
@@ -259,18 +261,24 @@ def render_json(
     budget: int,
     forced: bool,
     separator: int,
+    leases: Sequence[LeaseRow] = (),
+    deadline: int = 0,
 ) -> tuple[bytes, int, int, int]:
     """Records as JSON with the byte `separator` between them: (text, delivered, their accounted bytes, walked).
 
     Holes, dead entries and records of `exclude_nodes` are passed over. It ends when `limit` are delivered, or before a
     record that would push the accounted bytes past `budget`; with `forced` the first is delivered whatever its size.
-    `walked` entries were delivered or passed over. Frames are not verified: call `verify` first.
+    `walked` entries were delivered or passed over. Frames are not verified: call `verify` first. `leases` are those of
+    jobs and deliveries, a row per entry.
     """
     _check_layout(layout)
     if len(exclude_nodes) > NODES_MAX:
         raise ValueError(f"{len(exclude_nodes)} nodes are more than {NODES_MAX}")
     _check_entries(entries, start_index, count)
     _check_dead(dead, count)
+    leased = bool(want & (AS_JOB | AS_DELIVERY))
+    if leased and len(leases) != count:
+        raise ValueError(f"{len(leases)} leases do not go with {count} records")
     view = memoryview(buf)
     tail = 8 if layout == WAL_LAYOUT else 9
     texts: list[bytes] = []
@@ -288,7 +296,10 @@ def render_json(
                 accounted = len(parts[2]) + len(parts[1] or b"")
                 if total + accounted > budget and not (forced and not texts):
                     break
-                texts.append(record_json(first_seq + i, ts, flags, node, bytes(view[tag_at:body_at]), parts, want))
+                tag = bytes(view[tag_at:body_at])
+                _, token, _, deliveries = leases[i] if leased else _NO_LEASE
+                lease = token, deliveries, deadline
+                texts.append(record_json(first_seq + i, ts, flags, node, tag, parts, want, *lease))
                 total += accounted
         walked = i + 1
     return bytes((separator,)).join(texts), len(texts), total, walked

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from itertools import chain
 
 import msgspec
 
@@ -57,7 +58,6 @@ class GroupOp(msgspec.Struct, frozen=True):
     rows: tuple[GroupOpRow, ...] | list[GroupOpRow] = ()
 
     def encode(self) -> bytes:
-        flat = [value for row in self.rows for value in row]
         return b"".join(
             (
                 struct.pack("<B", self.event),
@@ -65,7 +65,7 @@ class GroupOp(msgspec.Struct, frozen=True):
                 lp(self.member.encode()),
                 struct.pack("<QQ", self.number, self.lost),
                 lp(self.text),
-                struct.pack(f"<I{len(flat)}Q", len(self.rows), *flat),
+                struct.pack(f"<I{4 * len(self.rows)}Q", len(self.rows), *chain.from_iterable(self.rows)),
             )
         )
 

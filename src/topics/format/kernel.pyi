@@ -3,6 +3,7 @@ from typing import Any
 
 from topics.format.checksum import Buffer
 from topics.format.columns import Columns
+from topics.format.control import LeaseRow
 from topics.format.decode import Decoded
 from topics.format.prepared import Prepared, WalScan
 
@@ -126,6 +127,8 @@ def render_json(
     budget: int,
     forced: bool,
     separator: int,
+    leases: Sequence[LeaseRow] = (),
+    deadline: int = 0,
 ) -> tuple[bytes, int, int, int]: ...
 def decode_columns(
     buf: Buffer,

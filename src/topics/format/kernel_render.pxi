@@ -13,6 +13,8 @@ cdef enum:
     WANT_META = 2
     WANT_KEYS = 4
     WANT_DATA = 8
+    AS_JOB = 16
+    AS_DELIVERY = 32
 
 cdef enum:
     NODES_MAX = 64
@@ -34,6 +36,9 @@ cdef struct Render:
     int64_t limit
     int64_t budget
     bint forced
+    # Of each record: the token of its lease, and how often it was handed out.
+    const uint64_t* leases
+    uint64_t deadline
     # Results.
     int64_t delivered
     int64_t delivered_bytes
@@ -96,6 +101,34 @@ cdef uint8_t* put_text(uint8_t* out, const uint8_t* p, Py_ssize_t size) noexcept
     return out + 1
 
 
+cdef uint8_t* put_hex(uint8_t* out, uint64_t value) noexcept nogil:
+    cdef uint8_t digits[16]
+    cdef int i = 16
+    cdef uint8_t low
+    while value or i == 16:
+        i -= 1
+        low = <uint8_t>(value & 15)
+        digits[i] = 0x30 + low if low < 10 else 0x57 + low
+        value >>= 4
+    return put(out, digits + i, 16 - i)
+
+
+cdef uint8_t* put_lease(uint8_t* out, Render* r, Py_ssize_t i) noexcept nogil:
+    """What a job says of its lease; at most 110 bytes."""
+    out = put_hex(put(out, b',"lease_id":"lease_', 19), r.leases[2 * i])
+    out = put_number(put(out, b'","deadline":', 13), r.deadline)
+    return put_number(put(out, b',"deliveries":', 14), r.leases[2 * i + 1])
+
+
+cdef uint8_t* put_delivery(uint8_t* out, Render* r, Py_ssize_t i) noexcept nogil:
+    """What a group's record says of its lease; at most 110 bytes."""
+    out = put_number(put(out, b',"delivery":{"count":', 21), r.leases[2 * i + 1])
+    out = put_number(put(out, b',"token":', 9), r.leases[2 * i])
+    out = put_number(put(out, b',"deadline":', 12), r.deadline)
+    out[0] = 0x7D
+    return out + 1
+
+
 cdef inline bint is_excluded(Render* r, Parts* parts) noexcept nogil:
     cdef Py_ssize_t size = parts.tag - parts.node
     cdef int i
@@ -152,7 +185,7 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
         accounted = envelope.data_size + envelope.meta_size
         if r.delivered_bytes + accounted > r.budget and not (r.forced and r.delivered == 0):
             break
-        room = 128 + (parts.end - parts.body) + 6 * (parts.body - parts.node)
+        room = 256 + (parts.end - parts.body) + 6 * (parts.body - parts.node)
         start = grow(block, room)
         if start == NULL:
             return NO_MEMORY
@@ -161,6 +194,8 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
             out[0] = r.separator
             out += 1
         out = put_number(put(out, b'{"$seq":', 8), r.first_seq + i)
+        if r.want & AS_JOB:
+            out = put_lease(out, r, i)
         if time_size == 0 or time_of != parts.ts:
             time_of = parts.ts
             time_size = put_number(put(time_text, b',"$ts":', 7), time_of) - time_text
@@ -170,7 +205,7 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
             out = put(out, block.data + names_at, names_size)
         else:
             names_at = out - block.data
-            if parts.flags & NODE:
+            if parts.flags & NODE and not r.want & AS_JOB:
                 if bad_utf8(parts.node, parts.tag - parts.node) >= 0:
                     r.fault = parts
                     return BAD_NODE
@@ -188,6 +223,8 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
             out = put(put(out, b',"data":', 8), envelope.data, envelope.data_size)
         if r.want & WANT_META and envelope.meta != NULL:
             out = put(put(out, b',"meta":', 8), envelope.meta, envelope.meta_size)
+        if r.want & AS_DELIVERY:
+            out = put_delivery(out, r, i)
         out[0] = 0x7D
         block.size -= room - (out + 1 - start)
         r.delivered += 1
@@ -196,9 +233,32 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
     return PART_OK
 
 
+cdef uint64_t* held_of(object leases, Py_ssize_t count) except? NULL:
+    """(token, deliveries) of rows (seq, token, until, deliveries): whoever gets this frees it."""
+    cdef list rows = list(leases)
+    cdef Py_ssize_t i
+    cdef uint64_t* held
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} leases do not go with {count} records")
+    held = <uint64_t*>PyMem_RawRealloc(NULL, max(16 * count, 16))
+    if held == NULL:
+        raise MemoryError()
+    try:
+        for i in range(count):
+            _seq, token, _until, deliveries = rows[i]
+            held[2 * i] = token
+            held[2 * i + 1] = deliveries
+    except BaseException:
+        PyMem_RawFree(held)
+        raise
+    return held
+
+
 def render_json(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t first_seq, int layout, int64_t base,
-                dead, int want, tuple exclude_nodes not None, limit, budget, bint forced, uint8_t separator):
+                dead, int want, tuple exclude_nodes not None, limit, budget, bint forced, uint8_t separator,
+                leases=(), uint64_t deadline=0):
     cdef Py_buffer view, index
+    cdef uint64_t* held = NULL
     cdef Render r
     cdef Block block
     cdef int why
@@ -212,10 +272,14 @@ def render_json(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t
         r.nodes[r.node_count] = <const uint8_t*>PyBytes_AS_STRING(node)
         r.node_sizes[r.node_count] = PyBytes_GET_SIZE(node)
         r.node_count += 1
+    r.deadline = deadline
     block.data = NULL
     block.size = block.room = 0
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
+        if want & (AS_JOB | AS_DELIVERY):
+            held = held_of(leases, count)
+        r.leases = held
         PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
         try:
             check_entries(index.len, start_index, count)
@@ -234,7 +298,8 @@ def render_json(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t
             r.forced = forced
             r.delivered = r.delivered_bytes = r.walked = 0
             # About what the answer takes, in one piece; more is asked for where names need escapes.
-            if grow(&block, min(<Py_ssize_t>entries_size(r.entries, count), min(r.budget, 1 << 24)) + 1024) == NULL:
+            if grow(&block, min(<Py_ssize_t>entries_size(r.entries, count), min(r.budget, 1 << 24))
+                    + (64 * count if held != NULL else 0) + 1024) == NULL:
                 raise MemoryError()
             block.size = 0
             if min(entries_size(r.entries, count), <uint64_t>r.budget) >= <uint64_t>RELEASE_GIL_BYTES:
@@ -265,3 +330,4 @@ def render_json(buf, entries, Py_ssize_t start_index, Py_ssize_t count, uint64_t
     finally:
         PyBuffer_Release(&view)
         PyMem_RawFree(block.data)
+        PyMem_RawFree(held)

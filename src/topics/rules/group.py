@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from topics.model.errors import StaleGeneration
 from topics.model.group import GroupConfig
-from topics.rules.lease import Entry, Extended, Leases, Released
+from topics.rules.lease import Leases
+from topics.rules.lease_values import Extended, Released
 
 Row = tuple[int, int, int, int]
 """(seq, token, until, deliveries)."""
@@ -139,7 +140,7 @@ class Group:
 
     def apply_released(self, rows: Iterable[Row], nacked: bool, now_ms: int) -> None:
         known = self.leases.entries
-        released = [Released(*row) for row in rows if _is(known.get(row[0]), row[1])]
+        released = [Released(*row) for row in rows if (entry := known.get(row[0])) and entry.token == row[1]]
         self.leases.apply_released(released, now_ms)
         if nacked:
             self.counters.nacked += len(released)
@@ -165,8 +166,8 @@ class Group:
 
     def _current(self, rows: Sequence[Row]) -> list[int]:
         """Those whose last lease is the one that is named: after a seek, say, it is another one's."""
-        known = self.leases.entries
-        return [row[0] for row in rows if _is(known.get(row[0]), row[1])]
+        known = self.leases.entries.get
+        return [seq for seq, token, _, _ in rows if (entry := known(seq)) is not None and entry.token == token]
 
     def restart(self, then_ms: int, now_ms: int, keep_leases: bool, there: Callable[[int], bool], head: int) -> None:
         """What was found on disk becomes what this process goes on with. Members get a fresh session."""
@@ -181,7 +182,3 @@ class Group:
         self.leaving = {}
         for member in self.members.values():
             member.seen_ms = now_ms
-
-
-def _is(entry: Entry | None, token: int) -> bool:
-    return entry is not None and entry.token == token

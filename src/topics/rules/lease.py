@@ -12,9 +12,11 @@ A call decides first and applies later, when what it logged is written. In betwe
 is given them, and they do not expire.
 
     decide   sweep        leases that ran out and delays that are over become READY. Call it first, each time.
-             deal         who gets what: READY ones first, lowest seq first, then fresh ones; round robin over the asks
+             deal         who gets what: READY ones first, lowest seq first, then fresh ones; round robin over the asks,
+                          or one ask after the other
              deal_idle    the same by idle time, from whoever holds it: what a group's claim does
-             judge        why a holder may not ack, nack or extend; None = it may. `under_way` first: to wait for
+             judge        why a holder may not ack, nack or extend; None = it may. `under_way` first: to wait for.
+                          `holds_all` says at once that there is nothing to judge and nothing to wait for
              held_by      what a holder has, to be released when it goes
              hold         the seqs are in hand, for `what`; `deal` does it by itself
              give_back    what was decided will not happen
@@ -25,19 +27,35 @@ is given them, and they do not expire.
     keep     cut, restart; `topics.rules.lease_columns` packs a cut for the snapshot and unpacks it
 
 Nothing here costs more because more is pending: heaps drop what no longer counts when they meet it, and are built anew
-once half of them is such. There is no timer per lease.
+once half of them is such. There is no timer per lease. What one call handed out is, as a rule, consecutive and was
+fresh: that is begun, judged and ended together, without a look at each.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple
+from heapq import heappop, heappush
+from itertools import islice, repeat
+from typing import Final
 
 from topics.model.job import Why
+from topics.rules.lease_values import (
+    DELAYED,
+    LEASED,
+    PARKED,
+    READY,
+    Ask,
+    Cut,
+    Deal,
+    Entry,
+    Extended,
+    Grant,
+    Released,
+    Row,
+    over_at,
+)
 from topics.rules.share import share
+from topics.rules.spans import Spans
 
 SPENT_MAX: Final = 1000
 """Records that one deal takes out because they were handed out too often: each has its own way to the dead letters."""
@@ -48,91 +66,12 @@ SLACK: Final = 1024
 FAR_MS: Final = 86_400_000
 """No lease and no delay is longer: what a restart finds further ahead was written under another clock."""
 
-
-class Kind(enum.IntEnum):
-    READY = 0
-    LEASED = 1
-    DELAYED = 2
-    PARKED = 3
-    """Handed out too often, with nowhere to go: waits for somebody to free it."""
-
-
-READY, LEASED, DELAYED, PARKED = (int(kind) for kind in Kind)
-
-
-class Entry(NamedTuple):
-    """Never changed, only replaced: so a copy of all entries is a copy of one dict."""
-
-    kind: int
-    holder: str
-    """Who has it, or had it last."""
-    token: int
-    """Of the last lease, 0 = none yet. Later leases have greater ones."""
-    until: int
-    """LEASED: the last ms of the lease. DELAYED: the first ms at which it may be handed out."""
-    deliveries: int
-    """How often it was handed out."""
-    first_ms: int
-    last_ms: int
-    """First time it was handed out; last time that, or that the lease was extended."""
-
-
-class Ask(NamedTuple):
-    holder: str
-    most: int
-    lease_ms: int
-
-
-class Grant(NamedTuple):
-    seq: int
-    deliveries: int
-    """This delivery included."""
-
-
-@dataclass(slots=True)
-class Deal:
-    """All of it is in hand."""
-
-    grants: list[list[Grant]]
-    """Per ask, ascending."""
-    spent: list[int] = field(default_factory=list)
-    """Records that would exceed the deliveries they may have: to the dead letters, or parked."""
-
-
-class Claimed(NamedTuple):
-    seq: int
-    token: int
-    until: int
-    deliveries: int
-
-
-Row = tuple[int, int, int, int]
-
-
-class Released(NamedTuple):
-    seq: int
-    token: int
-    """Of the lease that ends; 0 = there was none, the record is delayed from the start."""
-    ready_at: int
-    """0 = at once."""
-    deliveries: int
-
-
-class Extended(NamedTuple):
-    seq: int
-    token: int
-    until: int
-
-
-class Cut(NamedTuple):
-    """The applied state at one moment: no effect of what is in hand."""
-
-    entries: dict[int, Entry]
-    position: int
+_new = tuple.__new__
+"""Makes named tuples of rows without a call of Python for each."""
 
 
 class Leases:
-    __slots__ = ("_due", "_holders", "_idle", "_in_hand", "_low", "_ready", "entries", "position", "tally")
+    __slots__ = ("_begun", "_due", "_holders", "_idle", "_in_hand", "_low", "_ready", "entries", "position", "tally")
 
     def __init__(self, position: int = 1) -> None:
         self.entries: dict[int, Entry] = {}
@@ -141,37 +80,41 @@ class Leases:
         self.tally = [0, 0, 0, 0]
         """Entries of each `Kind`."""
         self._in_hand: dict[int, object] = {}
+        """Of those with an entry."""
+        self._begun: dict[int, object] = {}
+        """The same of fresh ones. They are dealt in the order of their seqs, so the first one is the least."""
         self._holders: dict[str, set[int]] = {}
         self._ready: list[int] = []
-        self._due: list[tuple[int, int]] = []
-        """(first ms at which it is over, seq)."""
-        self._low: list[int] | None = None
-        self._idle: list[tuple[int, int]] | None = None
-        """(last_ms, seq). Both exist once somebody asked: queues never do."""
+        self._due = Spans()
+        """By the first ms at which it is over."""
+        self._low: Spans | None = None
+        self._idle: Spans | None = None
+        """By `last_ms`. Both exist once somebody asked: queues never do."""
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
     def sweep(self, now_ms: int) -> list[tuple[int, int]]:
         """End what is over. Returns (seq, token) of the leases that ran out."""
-        due = self._due
         expired: list[tuple[int, int]] = []
-        while due and due[0][0] <= now_ms:
-            at, seq = heappop(due)
-            entry = self.entries.get(seq)
-            if entry is None or seq in self._in_hand or _over_at(entry) != at:
-                continue
-            if entry.kind == LEASED:
-                expired.append((seq, entry.token))
-            self._put(seq, entry._replace(kind=READY, until=0))
+        while (over := self._due.pop_until(now_ms)) is not None:
+            at, seqs = over
+            for seq in seqs:
+                entry = self.entries.get(seq)
+                if entry is None or seq in self._in_hand or over_at(entry) != at:
+                    continue
+                if entry.kind == LEASED:
+                    expired.append((seq, entry.token))
+                self._put(seq, entry._replace(kind=READY, until=0))
         return expired
 
-    def deal(self, asks: Sequence[Ask], fresh: Iterator[int], max_deliveries: int = 0) -> Deal:
+    def deal(self, asks: Sequence[Ask], fresh: Iterator[int], max_deliveries: int = 0, in_turn: bool = False) -> Deal:
         """Hand out what there is. `fresh` yields seqs from `position` on, ascending, that may be handed out; entries
-        among them are passed over. Sets `position` behind the last one taken."""
+        among them are passed over. Sets `position` behind the last one taken. `in_turn`: whoever asks first gets all
+        it asks for before the next gets anything, as if each had come by itself."""
         total = sum(ask.most for ask in asks)
         picked: list[Grant] = []
         spent: list[int] = []
-        entries, ready, in_hand = self.entries, self._ready, self._in_hand
+        entries, ready, in_hand, begun = self.entries, self._ready, self._in_hand, self._begun
         while ready and len(picked) < total and len(spent) < SPENT_MAX:
             seq = heappop(ready)
             entry = entries.get(seq)
@@ -182,16 +125,13 @@ class Leases:
                 spent.append(seq)
             else:
                 picked.append(Grant(seq, entry.deliveries + 1))
-        while len(picked) < total:
-            seq = next(fresh, 0)
-            if not seq:
-                break
-            self.position = seq + 1
-            if seq in entries or seq in in_hand:
-                continue
-            in_hand[seq] = None
-            picked.append(Grant(seq, 1))
-        return Deal(self._share(picked, asks), spent)
+        while len(picked) < total and (seqs := list(islice(fresh, total - len(picked)))):
+            self.position = seqs[-1] + 1
+            if not (entries.keys().isdisjoint(seqs) and begun.keys().isdisjoint(seqs)):
+                seqs = [seq for seq in seqs if seq not in entries and seq not in begun]
+            begun.update(zip(seqs, repeat(None)))
+            picked += map(_new, repeat(Grant), zip(seqs, repeat(1)))
+        return Deal(_in_turn(picked, asks) if in_turn else _round_robin(picked, asks), spent)
 
     def deal_idle(
         self, ask: Ask, now_ms: int, min_idle_ms: int, seqs: Iterable[int] | None = None, max_deliveries: int = 0
@@ -218,14 +158,14 @@ class Leases:
 
     def _idle_since(self, latest_ms: int) -> Iterator[int]:
         """LEASED and READY ones, longest idle first. Whoever gets one takes it in hand."""
-        while (idle := self._idle_heap()) and idle[0][0] <= latest_ms:
-            yield idle[0][1]
+        while (idle := self._longest_idle()) is not None and idle[0] <= latest_ms:
+            yield idle[1]
 
     def judge(self, seq: int, holder: str, token: int | None, now_ms: int) -> Why | None:
         """Why `holder` may not act on `seq` by its lease; `token` None = it does not say which."""
         entry = self.entries.get(seq)
         if entry is None:
-            return "settled" if seq < self.position and seq not in self._in_hand else "unknown"
+            return "settled" if seq < self.position and seq not in self._begun else "unknown"
         if not entry.deliveries:
             return "unknown"
         if entry.holder != holder:
@@ -234,12 +174,24 @@ class Leases:
             return "expired"
         return "token" if token is not None and token != entry.token else None
 
+    def holds_all(self, holder: str, seqs: Sequence[int], tokens: Iterable[int | None], now_ms: int) -> bool:
+        """True if `holder` may act on each of them, by these tokens, and nothing is under way for any."""
+        if len(set(seqs)) < len(seqs) or not self._in_hand.keys().isdisjoint(seqs):
+            return False
+        for entry, token in zip(map(self.entries.get, seqs), tokens, strict=True):
+            if entry is None:
+                return False
+            kind, owner, current, until, _, _, _ = entry
+            if kind != LEASED or owner != holder or now_ms > until or (token is not None and token != current):
+                return False
+        return True
+
     def is_leased(self, seq: int, token: int) -> bool:
         return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token == token
 
     def under_way(self, seq: int) -> object | None:
         """What the leased record is in hand for: its outcome decides what `judge` will say."""
-        return self._in_hand.get(seq)
+        return self._in_hand.get(seq) or self._begun.get(seq)
 
     def held_by(self, holder: str) -> list[tuple[int, int]]:
         """(seq, token) of the leases of `holder` that nothing else is under way for."""
@@ -249,40 +201,60 @@ class Leases:
     def in_flight(self, holder: str) -> int:
         return len(self._holders.get(holder, ()))
 
-    def hold(self, seqs: Iterable[int], what: object) -> None:
-        for seq in seqs:
-            self._in_hand[seq] = what
+    def hold(self, seqs: Sequence[int], what: object) -> None:
+        entries = self.entries
+        fresh = [seq for seq in seqs if seq not in entries]
+        self._begun.update(zip(fresh, repeat(what)))
+        self._in_hand.update(zip([seq for seq in seqs if seq in entries] if fresh else seqs, repeat(what)))
 
     def give_back(self, seqs: Iterable[int], now_ms: int) -> None:
         """Nothing came of it: each is again what it was. A fresh one is READY, for the position has passed it."""
         for seq in seqs:
-            if seq not in self._in_hand:
-                continue
-            del self._in_hand[seq]
-            entry = self.entries.get(seq)
-            self._put(seq, entry if entry is not None else Entry(READY, "", 0, 0, 0, now_ms, now_ms))
+            if seq in self._in_hand or seq in self._begun:
+                self._end(seq)
+                entry = self.entries.get(seq)
+                self._put(seq, entry if entry is not None else Entry(READY, "", 0, 0, 0, now_ms, now_ms))
+
+    def _end(self, seq: int) -> None:
+        """Of its being in hand."""
+        self._in_hand.pop(seq, None)
+        self._begun.pop(seq, None)
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
-    def apply_claimed(self, holder: str, rows: Iterable[Row], now_ms: int, position: int = 0) -> None:
+    def apply_claimed(self, holder: str, rows: Sequence[Row], now_ms: int, position: int = 0) -> None:
         """Leases begin; a row is a `Claimed`. `position` is where fresh seqs begin behind them, if the log says so."""
         self.position = max(self.position, position)
-        entries, in_hand = self.entries, self._in_hand
-        plain = self._low is None and self._idle is None
-        for seq, token, until, deliveries in rows:
-            known = entries.get(seq)
-            if known is not None and known.token > token:
-                continue
-            in_hand.pop(seq, None)
-            if known is None and plain:  # what `_put` would do, for the usual case
-                entries[seq] = Entry(LEASED, holder, token, until, deliveries, now_ms, now_ms)
-                self.tally[LEASED] += 1
-                self._holders.setdefault(holder, set()).add(seq)
-                heappush(self._due, (until + 1, seq))
-                continue
-            first_ms = known.first_ms if known is not None and known.deliveries else now_ms
-            self._put(seq, Entry(LEASED, holder, token, until, deliveries, first_ms, now_ms))
+        if len(rows) < 2 or not self._begin_together(holder, rows, now_ms):
+            for seq, token, until, deliveries in rows:
+                known = self.entries.get(seq)
+                if known is not None and known.token > token:
+                    continue
+                self._end(seq)
+                first_ms = known.first_ms if known is not None and known.deliveries else now_ms
+                self._put(seq, Entry(LEASED, holder, token, until, deliveries, first_ms, now_ms))
         self._clear_due()
+
+    def _begin_together(self, holder: str, rows: Sequence[Row], now_ms: int) -> bool:
+        """What `_put` would do for each; False if they are not consecutive and new, with one deadline."""
+        seqs, tokens, untils, deliveries = zip(*rows, strict=True)
+        first, end, until = seqs[0], seqs[0] + len(seqs), untils[0]
+        if seqs[-1] != end - 1 or seqs != tuple(range(first, end)) or untils.count(until) < len(untils):
+            return False
+        if not self.entries.keys().isdisjoint(seqs) or min(deliveries) < 1:
+            return False
+        for seq in seqs:
+            self._begun.pop(seq, None)
+        made = zip(repeat(LEASED), repeat(holder), tokens, untils, deliveries, repeat(now_ms), repeat(now_ms))
+        self.entries.update(zip(seqs, map(_new, repeat(Entry), made), strict=True))
+        self.tally[LEASED] += len(seqs)
+        self._holders.setdefault(holder, set()).update(seqs)
+        self._due.push(until + 1, first, end)
+        if self._low is not None:
+            self._low.push(0, first, end)
+        if self._idle is not None:
+            self._idle.push(now_ms, first, end)
+        return True
 
     def apply_released(self, rows: Iterable[Released], now_ms: int) -> None:
         """Leases end without being settled; or records are delayed that nobody had yet."""
@@ -292,7 +264,7 @@ class Leases:
                 known = Entry(READY, "", 0, 0, 0, now_ms, now_ms)
             if known is None or known.token != token:
                 continue
-            self._in_hand.pop(seq, None)
+            self._end(seq)
             kind = DELAYED if ready_at > now_ms else READY
             until = ready_at if kind == DELAYED else 0
             self._put(seq, known._replace(kind=kind, until=until, deliveries=deliveries))
@@ -301,14 +273,14 @@ class Leases:
         for seq, token, until in rows:
             known = self.entries.get(seq)
             if known is not None and known.token == token:
-                self._in_hand.pop(seq, None)
+                self._end(seq)
                 self._put(seq, known._replace(kind=LEASED, until=until, last_ms=now_ms))
 
     def apply_parked(self, seqs: Iterable[int]) -> None:
         for seq in seqs:
             known = self.entries.get(seq)
             if known is not None:
-                self._in_hand.pop(seq, None)
+                self._end(seq)
                 self._put(seq, known._replace(kind=PARKED, until=0))
 
     def apply_settled(self, seqs: Iterable[int]) -> int:
@@ -318,8 +290,8 @@ class Leases:
     def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
         """The records first..last are gone: so is all that was pending on them, which is returned."""
         seqs: Iterable[int] = range(first, last + 1)
-        if last - first + 1 > len(self.entries) + len(self._in_hand):
-            seqs = [seq for known in (self.entries, self._in_hand) for seq in known if first <= seq <= last]
+        if last - first + 1 > len(self.entries) + len(self._begun):
+            seqs = [seq for known in (self.entries, self._begun) for seq in known if first <= seq <= last]
         return self.drop(seqs)
 
     def seek(self, position: int) -> int:
@@ -335,12 +307,12 @@ class Leases:
             if known.kind == LEASED:
                 self._unhold(seq, known.holder)
         elif self._low is not None:
-            heappush(self._low, seq)
+            self._low.push(0, seq, seq + 1)
         self.entries[seq] = entry
         kind = entry.kind
         self.tally[kind] += 1
         if self._idle is not None and kind <= LEASED and entry.deliveries:
-            heappush(self._idle, (entry.last_ms, seq))
+            self._idle.push(entry.last_ms, seq, seq + 1)
         if kind == READY:
             heappush(self._ready, seq)
             if len(self._ready) > 2 * self.tally[READY] + SLACK:
@@ -349,7 +321,7 @@ class Leases:
         if kind == LEASED:
             self._holders.setdefault(entry.holder, set()).add(seq)
         if kind != PARKED:
-            heappush(self._due, (_over_at(entry), seq))
+            self._due.push(over_at(entry), seq, seq + 1)
             self._clear_due()
 
     def _clear_due(self) -> None:
@@ -358,16 +330,25 @@ class Leases:
 
     def drop(self, seqs: Iterable[int]) -> list[tuple[int, Entry]]:
         """Whatever was pending on these ends; it is returned."""
-        entries, in_hand, tally = self.entries, self._in_hand, self.tally
+        entries, in_hand, begun, tally = self.entries, self._in_hand, self._begun, self.tally
         dropped = []
+        holder, mine = "", set[int]()
         for seq in seqs:
-            in_hand.pop(seq, None)
             known = entries.pop(seq, None)
-            if known is not None:
-                tally[known.kind] -= 1
-                if known.kind == LEASED:
-                    self._unhold(seq, known.holder)
-                dropped.append((seq, known))
+            if known is None:
+                begun.pop(seq, None)
+                continue
+            in_hand.pop(seq, None)
+            kind, owner, _, _, _, _, _ = known
+            tally[kind] -= 1
+            if kind == LEASED:
+                if owner is not holder:
+                    holder, mine = owner, self._holders[owner]
+                mine.discard(seq)
+                if not mine:
+                    del self._holders[holder]
+                    holder = ""
+            dropped.append((seq, known))
         return dropped
 
     def _unhold(self, seq: int, holder: str) -> None:
@@ -393,19 +374,19 @@ class Leases:
     def lowest(self) -> int:
         """The least seq that is not settled: what a group calls `committed`."""
         if self._low is None or len(self._low) > 2 * len(self.entries) + SLACK:
-            self._low = sorted(self.entries)
-        while self._low and self._low[0] not in self.entries:
-            heappop(self._low)
-        begun = min((seq for seq in self._in_hand if seq not in self.entries), default=self.position)
-        return min(begun, self._low[0]) if self._low else begun
+            self._low = Spans((0, seq) for seq in self.entries)
+        entries = self.entries
+        begun = next(iter(self._begun), self.position)
+        lowest = self._low.first(lambda _, seq: seq in entries)
+        return begun if lowest is None else min(begun, lowest[1])
 
     def unsettled(self) -> int:
-        return len(self.entries) + sum(seq not in self.entries for seq in self._in_hand)
+        return len(self.entries) + len(self._begun)
 
     def oldest_ms(self) -> int | None:
         """When the record that is pending longest was handed out or extended last; None = none is."""
-        idle = self._idle_heap()
-        return idle[0][0] if idle else None
+        idle = self._longest_idle()
+        return idle[0] if idle is not None else None
 
     def listing(
         self, now_ms: int, *, after_seq: int = 0, limit: int, holder: str | None = None, min_idle_ms: int = 0,
@@ -421,27 +402,23 @@ class Leases:
         )  # fmt: skip
         return [(seq, self.entries[seq]) for seq in found[:limit]]
 
-    def _idle_heap(self) -> list[tuple[int, int]]:
-        """Built when somebody asks, and again when half of it no longer counts. What does not count is off its top."""
+    def _longest_idle(self) -> tuple[int, int] | None:
+        """(last_ms, seq). Whatever ends its being in hand, delayed or parked puts a record here again."""
         if self._idle is None or len(self._idle) > 2 * len(self.entries) + SLACK:
-            self._idle = [(entry.last_ms, seq) for seq, entry in self.entries.items() if entry.deliveries]
-            heapify(self._idle)
-        idle = self._idle
-        while idle:
-            last_ms, seq = idle[0]
+            self._idle = Spans((entry.last_ms, seq) for seq, entry in self.entries.items() if entry.deliveries)
+
+        def counts(last_ms: int, seq: int) -> bool:
             entry = self.entries.get(seq)
             current = entry is not None and entry.last_ms == last_ms and entry.kind <= LEASED and entry.deliveries
-            if current and seq not in self._in_hand:
-                break
-            heappop(idle)  # whatever ends its being in hand, delayed or parked puts it here again
-        return idle
+            return bool(current) and seq not in self._in_hand
+
+        return self._idle.first(counts)
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     def cut(self) -> Cut:
         """What is applied. A fresh record in hand is fresh to whoever reads this."""
-        begun = min((seq for seq in self._in_hand if seq not in self.entries), default=self.position)
-        return Cut(dict(self.entries), min(begun, self.position))
+        return Cut(dict(self.entries), min(next(iter(self._begun), self.position), self.position))
 
     def restart(self, then_ms: int, now_ms: int, keep_leases: bool) -> None:
         """The state was `then_ms` by the clock it was logged with; that moment is `now_ms` by the one that counts from
@@ -464,7 +441,7 @@ class Leases:
     def _adopt(self, entries: dict[int, Entry], position: int) -> None:
         self.entries = entries
         self.position = position
-        self._in_hand = {}
+        self._in_hand, self._begun = {}, {}
         self._low = self._idle = None
         self.tally = [0, 0, 0, 0]
         self._holders = {}
@@ -475,26 +452,19 @@ class Leases:
         self._ready = sorted(seq for seq, entry in entries.items() if entry.kind == READY)
         self._due = self._all_due()
 
-    def _all_due(self) -> list[tuple[int, int]]:
-        due = [(_over_at(entry), seq) for seq, entry in self.entries.items() if entry.kind in (LEASED, DELAYED)]
-        heapify(due)
-        return due
-
-    @staticmethod
-    def _share(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
-        if len(asks) == 1:
-            picked.sort()
-            return [picked]
-        grants: list[list[Grant]] = [[] for _ in asks]
-        for grant, owner in zip(picked, share(len(picked), [ask.most for ask in asks]), strict=True):
-            grants[owner].append(grant)
-        for hand in grants:
-            hand.sort()
-        return grants
+    def _all_due(self) -> Spans:
+        return Spans((over_at(entry), seq) for seq, entry in self.entries.items() if entry.kind in (LEASED, DELAYED))
 
 
-def _over_at(entry: Entry) -> int:
-    """The first ms at which a lease or a delay is over; -1 = it is neither."""
-    if entry.kind == LEASED:
-        return entry.until + 1
-    return entry.until if entry.kind == DELAYED else -1
+def _in_turn(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
+    rest = iter(picked)
+    return [sorted(islice(rest, ask.most)) for ask in asks]
+
+
+def _round_robin(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
+    if len(asks) == 1:
+        return [sorted(picked)]
+    grants: list[list[Grant]] = [[] for _ in asks]
+    for grant, owner in zip(picked, share(len(picked), [ask.most for ask in asks]), strict=True):
+        grants[owner].append(grant)
+    return [sorted(hand) for hand in grants]

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from topics.rules.lease import Cut, Entry, Leases
+from topics.rules.lease import Leases
+from topics.rules.lease_values import Cut, Entry
 
 _COLUMNS: Final = ("<u8", "<u8", "<i8", "<i8", "<i8", "<u4", "<u4", "u1")
 _ROW_BYTES: Final = sum(np.dtype(column).itemsize for column in _COLUMNS)

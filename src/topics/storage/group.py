@@ -17,8 +17,9 @@ from topics.format.group import GroupEvent, GroupOp
 from topics.format.snapshot import GroupRow
 from topics.model.group import GroupConfig
 from topics.rules.group import Counters, Group
-from topics.rules.lease import Cut, Leases
+from topics.rules.lease import Leases
 from topics.rules.lease_columns import Packed, pack, unpack
+from topics.rules.lease_values import Cut
 from topics.storage.dead import DeadSet
 
 

@@ -13,10 +13,10 @@ from topics.format.group import GroupOpRow
 from topics.model.record import Gap
 from topics.rules.gap import floor_gap
 from topics.rules.group import Group
-from topics.rules.lease import READY, Ask, Deal, Grant
+from topics.rules.lease_values import READY, Ask, Deal, Grant
 from topics.storage.alive import live_runs
 from topics.storage.grouping import Place, check, order_claimed, order_parked
-from topics.storage.leasing import Now, reserve_tokens
+from topics.storage.leasing import Now, reserve_tokens, rows_of_grants
 from topics.storage.names import TAGS, name_tail, not_gone, sealed_segments, search_segment
 from topics.storage.namesearch import catch_up
 from topics.storage.scan import check_there
@@ -99,7 +99,7 @@ def order_fetch(
         seqs, through = left.choose(min(left.records, room), leases.position, end, matches)
         deals.append(leases.deal([ask._replace(most=len(seqs))], iter(seqs)))
         leases.position = max(leases.position, through + 1)
-    grants = sorted(grant for deal in deals for grant in deal.grants[0])
+    grants = deals[0].grants[0] if len(deals) == 1 else sorted(grant for deal in deals for grant in deal.grants[0])
     _finish(place, ask, grants, [seq for deal in deals for seq in deal.spent], began, fetched, now)
     return fetched
 
@@ -118,9 +118,7 @@ def order_idle_claim(place: Place, ask: Ask, min_idle_ms: int, seqs: Sequence[in
 def _finish(
     place: Place, ask: Ask, grants: list[Grant], spent: list[int], began: int, fetched: Fetched, now: Now
 ) -> None:
-    token = place.topic.tokens.take(len(grants))
-    until = now.ms + ask.lease_ms
-    fetched.rows = [(seq, token + at, until, count) for at, (seq, count) in enumerate(grants)]
+    fetched.rows = rows_of_grants(grants, place.topic.tokens.take(len(grants)), now.ms + ask.lease_ms)
     fetched.moved = place.group.leases.position > began
     if spent and place.group.config.dead_letter is None:
         fetched.submission = order_parked(place, spent, now)

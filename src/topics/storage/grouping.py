@@ -20,7 +20,7 @@ from topics.model.errors import GroupExists, GroupNotFound, InvalidRequest, Thro
 from topics.model.group import GroupConfig
 from topics.model.job import Why
 from topics.rules.group import Group
-from topics.rules.lease import PARKED, Ask
+from topics.rules.lease_values import PARKED, Ask
 from topics.storage.group import Groups
 from topics.storage.leasing import Now, reserve_tokens
 from topics.storage.submission import Submission, WaitFirst
@@ -239,6 +239,8 @@ def judge(
     """Nothing is changed yet; raises WaitFirst while something is under way for a record that is named. `freeing`: a
     parked record is anybody's."""
     leases, head = place.group.leases, place.topic.head
+    if leases.holds_all(member, seqs, tokens, now.ms):
+        return GroupVerdict(list(seqs))
     under_way = leases.under_way
     for seq in seqs:
         if seq > head:

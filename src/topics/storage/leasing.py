@@ -17,7 +17,7 @@ from topics.format.prepared import Prepared
 from topics.model.config import Durability
 from topics.model.errors import InvalidRecord, TopicsError
 from topics.model.job import Why
-from topics.rules.lease import Ask
+from topics.rules.lease_values import Ask, Grant
 from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
 from topics.storage.effect import Effect
@@ -26,8 +26,8 @@ from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
-_WINDOW = 64
-"""Fresh seqs that are looked at together."""
+_WINDOW_MIN = 64
+"""Fresh seqs that are looked at together, however few are wanted."""
 
 
 class Now(NamedTuple):
@@ -62,30 +62,35 @@ def queue_of(topic: Topic) -> Queue:
 # -- claiming ----------------------------------------------------------------------------------------------------------
 
 
-def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now) -> Claims:
-    """Deal what there is to those who ask. Raises WaitFirst where no lease ids are left."""
+def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now, in_turn: bool = False) -> Claims:
+    """Deal what there is to those who ask, round robin or to each `in_turn`. Raises WaitFirst where no lease ids are
+    left."""
     queue, config = queue_of(topic), topic.ordered.config
     _check(topic, shard)
     sweep(topic, shard, now)
-    reserve_tokens(topic, shard, now, sum(ask.most for ask in asks))
+    wanted = sum(ask.most for ask in asks)
+    reserve_tokens(topic, shard, now, wanted)
     most = config.max_deliveries if config.dead_letter is not None else 0
-    deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position), most)
+    deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position, wanted), most, in_turn)
     claims = Claims([], deal.spent)
     for ask, grants in zip(asks, deal.grants, strict=True):
-        token = topic.tokens.take(len(grants))
-        until = now.ms + ask.lease_ms
-        claims.hands.append([(seq, token + at, until, count) for at, (seq, count) in enumerate(grants)])
+        claims.hands.append(rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
     events = [(ask.holder, rows) for ask, rows in zip(asks, claims.hands, strict=True) if rows]
     sync = config.leases_durable and config.commit_class == Durability.FSYNC
     claims.submission = _order_event(topic, shard, LeaseEvent.CLAIMED, events, now, sync)
     return claims
 
 
-def fresh_seqs(topic: Topic, start: int) -> Iterator[int]:
-    """Live seqs from `start` on, those whose end is ordered left out."""
+def rows_of_grants(grants: Sequence[Grant], token: int, until: int) -> list[LeaseRow]:
+    """With tokens from `token` on."""
+    return [(seq, number, until, count) for number, (seq, count) in enumerate(grants, token)]
+
+
+def fresh_seqs(topic: Topic, start: int, wanted: int) -> Iterator[int]:
+    """Live seqs from `start` on, those whose end is ordered left out; about `wanted` of them are looked at together."""
     seq, end, overlay = start, topic.head + 1, topic.ordered.overlay
     while (seq := topic.dead.next_live(seq, end)) < end:
-        stop = min(seq + _WINDOW, end)
+        stop = min(seq + max(wanted, _WINDOW_MIN), end)
         gone = topic.gone_mask(seq, stop - seq, overlay)
         yield from range(seq, stop) if gone is None else (seq + at for at, dead in enumerate(gone) if not dead)
         seq = stop
@@ -193,6 +198,8 @@ def _judge(
     """Nothing is changed yet; raises WaitFirst while something is under way for a job that is named."""
     queue = queue_of(topic)
     sweep(topic, shard, now)
+    if not queue.has_gone and queue.leases.holds_all(node, seqs, tokens, now.ms):
+        return Verdict(list(seqs))
     verdict = Verdict()
     under_way, judge = queue.leases.under_way, queue.judge
     seen: set[int] = set()

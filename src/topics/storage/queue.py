@@ -15,8 +15,9 @@ from topics.format.control import Lease, LeaseEvent, LeaseRow
 from topics.format.frame import Kind, encode_frame
 from topics.format.snapshot import QueueRow
 from topics.model.job import Why
-from topics.rules.lease import LEASED, Cut, Entry, Extended, Leases, Released
+from topics.rules.lease import Leases
 from topics.rules.lease_columns import Packed, pack, unpack
+from topics.rules.lease_values import LEASED, Cut, Entry, Extended, Released
 from topics.storage.dead import DeadSet
 
 _GONE_SLACK = 1024

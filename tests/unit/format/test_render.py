@@ -15,7 +15,7 @@ from tests.unit.format.test_entries import segment, stamped
 from tests.unit.format.twins import NOW, assert_same, batches, damaged, json_values, needs_kernel
 from topics.format import batchops
 from topics.format.batchops import SEGMENT_LAYOUT, WAL_LAYOUT
-from topics.format.render import COMMA, NEWLINE, WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
+from topics.format.render import AS_DELIVERY, AS_JOB, COMMA, NEWLINE, WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
 
 ALL = WITH_TAGS | WITH_META | WITH_KEYS | WITH_DATA
 FAR = 1 << 40
@@ -87,15 +87,43 @@ def test_lines_are_separated_as_asked(ops: ModuleType) -> None:
     assert [msgspec.json.decode(line)["$seq"] for line in text.split(b"\n")] == [11, 12, 13]
 
 
+def test_jobs_say_their_lease_and_hide_who_sent_them(ops: ModuleType) -> None:
+    frames, entries = stamped(ops, BATCH[:2])
+    leases = [(10, 0, 0, 1), (11, (1 << 64) - 1, 0, 7)]
+    text, *_ = ops.render_json(
+        frames, entries, 0, 2, 10, WAL_LAYOUT, 0, None, ALL | AS_JOB, (), 9, FAR, True, NEWLINE, leases, NOW
+    )
+    first, second = text.split(b"\n")
+    start = b'{"$seq":10,"lease_id":"lease_0","deadline":%d,"deliveries":1,"$ts":%d,"$tag":' % (NOW, NOW)
+    assert first.startswith(start)
+    job = msgspec.json.decode(second)
+    assert (job["lease_id"], job["deliveries"], job["data"]) == ("lease_" + "f" * 16, 7, "two")
+
+
+def test_deliveries_end_with_their_lease(ops: ModuleType) -> None:
+    frames, entries = stamped(ops, BATCH[:2])
+    want, leases = ALL | AS_DELIVERY, [(10, 5, 0, 1), (11, 6, 0, 2)]
+    text, *_ = ops.render_json(
+        frames, entries, 0, 2, 10, WAL_LAYOUT, 0, b"\1\0", want, (), 9, FAR, True, COMMA, leases, NOW
+    )
+    assert msgspec.json.decode(text) == {
+        "$seq": 11, "$ts": NOW, "$key": 'k"', "data": "two", "meta": {"x": [1]},
+        "delivery": {"count": 2, "token": 6, "deadline": NOW},
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="1 leases do not go with 2 records"):
+        ops.render_json(frames, entries, 0, 2, 10, WAL_LAYOUT, 0, None, want, (), 9, FAR, True, COMMA, leases[:1], NOW)
+
+
 @needs_kernel
 @given(
     batch=batches,
     in_segment=st.booleans(),
-    want=st.integers(0, 15),
+    want=st.integers(0, 63),
     limit=st.integers(0, 9),
     budget=st.integers(0, 200),
     forced=st.booleans(),
     dead=st.none() | st.binary(min_size=8, max_size=8),
+    lease=st.tuples(*[st.integers(0, (1 << 64) - 1)] * 3),
     data=st.data(),
 )
 def test_twins_render_the_same_json(
@@ -106,17 +134,21 @@ def test_twins_render_the_same_json(
     budget: int,
     forced: bool,
     dead: bytes | None,
+    lease: tuple[int, int, int],
     data: st.DataObject,
 ) -> None:
     from topics.format.ops import reference
 
+    token, deliveries, deadline = lease
+    leases = [(10 + at, token >> at, 0, deliveries >> at) for at in range(len(batch))]
     frames, entries = segment(reference, batch) if in_segment else stamped(reference, batch)
     frames = data.draw(damaged(st.just(frames)))
     nodes = tuple(str(record.get("node") or "").encode() for record in batch[:2])
     layout = SEGMENT_LAYOUT if in_segment else WAL_LAYOUT
     assert_same(
-        "render_json", frames, entries, 0, len(batch), 10, layout, 0, dead, want, nodes, limit, budget, forced, COMMA
-    )
+        "render_json", frames, entries, 0, len(batch), 10, layout, 0, dead, want, nodes, limit, budget, forced, COMMA,
+        leases, deadline,
+    )  # fmt: skip
 
 
 NAMES = (b"data", b"tag", b"records")

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from topics.model.errors import StaleGeneration
 from topics.model.group import GroupConfig
 from topics.rules.group import Group
-from topics.rules.lease import LEASED, PARKED, Ask
 from topics.rules.lease_columns import pack, unpack
+from topics.rules.lease_values import LEASED, PARKED, Ask
 
 VISIBILITY_MS = 1_000
 MEMBERS = st.sampled_from(("a", "b", "c"))

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from topics.rules.lease import Ask, Claimed, Entry, Extended, Kind, Leases, Released
+from topics.rules.lease import Leases
 from topics.rules.lease_columns import Packed, pack, unpack
+from topics.rules.lease_values import Ask, Claimed, Entry, Extended, Kind, Released
 from topics.rules.share import share
 from topics.rules.tokens import AHEAD, Tokens
 

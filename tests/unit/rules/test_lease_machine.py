@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from topics.rules.lease import FAR_MS, Ask, Claimed, Cut, Extended, Kind, Leases, Released
+from topics.rules.lease import FAR_MS, Leases
 from topics.rules.lease_columns import pack, unpack
+from topics.rules.lease_values import Ask, Claimed, Cut, Extended, Kind, Released
 from topics.rules.tokens import Tokens
 
 HOUR_MS = 3_600_000
@@ -150,9 +151,10 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(
         asks=st.lists(
             st.tuples(HOLDERS, st.integers(1, 4), st.sampled_from([100, 1000, HOUR_MS])), min_size=1, max_size=3
-        )
+        ),
+        in_turn=st.booleans(),
     )
-    def claim(self, asks: list[tuple[str, int, int]]) -> None:
+    def claim(self, asks: list[tuple[str, int, int]], in_turn: bool) -> None:
         self._sweep()
         world, hand = self.world, self._in_hand()
         free = [seq for seq in sorted(world.jobs) if seq not in hand]
@@ -165,6 +167,7 @@ class LeaseMachine(RuleBasedStateMachine):
             [Ask(*ask) for ask in asks],
             iter([seq for seq in sorted(world.jobs) if seq >= world.leases.position]),
             MAX_DELIVERIES,
+            in_turn,
         )
         assert sorted(grant.seq for hand in deal.grants for grant in hand) == sorted(order[:wanted])
         assert all(seq in spent for seq in deal.spent)
@@ -173,6 +176,9 @@ class LeaseMachine(RuleBasedStateMachine):
         for (_, most, _), grants in zip(asks, deal.grants, strict=True):
             assert len(grants) <= most
             assert grants == sorted(grants)
+            if in_turn:
+                assert sorted(order[:most]) == [grant.seq for grant in grants]
+                del order[:most]
         for (holder, _, lease_ms), grants in zip(asks, deal.grants, strict=True):
             self._reserve(len(grants))
             first = world.tokens.take(len(grants))
@@ -222,6 +228,14 @@ class LeaseMachine(RuleBasedStateMachine):
                 mine.append(seq)
             else:
                 assert why is not None
+        tokens = [self.world.jobs[seq].token for seq in mine]
+        assert self.world.leases.holds_all(holder, mine, tokens, self.now)
+        for seq in {*seqs, *mine[:1]}:
+            if seq in mine:  # named twice
+                assert not self.world.leases.holds_all(holder, [*mine, seq], [*tokens, None], self.now)
+            else:
+                given = self.world.jobs[seq].token + wrong_token if seq in self.world.jobs else None
+                assert not self.world.leases.holds_all(holder, [seq, *mine], [given, *tokens], self.now)
         return mine
 
     @rule(holder=HOLDERS, seqs=st.lists(st.integers(1, 30), max_size=8), wrong_token=st.booleans())
