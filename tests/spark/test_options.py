@@ -78,6 +78,9 @@ def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
     ("given", "told"),
     [
         ({"tpic": "x"}, "unknown option 'tpic'; known: path, url, token"),
+        ({"hold": "true"}, "name one with option group"),
+        ({"group": "no name"}, "option group 'no name' is not valid"),
+        ({"group": "g", "hold": "maybe"}, "option hold is 'maybe'"),
         ({"path": "/x"}, "give either option path"),
         ({"subscribe": "a"}, "give one of topic, subscribe"),
         ({"topic": "no/slash"}, "is not valid"),
@@ -145,5 +148,6 @@ def test_batch_and_stream_refuse_what_is_for_the_other() -> None:
     assert "is for streams" in refused(lambda: batch_reader({**URL, "maxRecordsPerTrigger": "5"}, schema))
     assert "cannot start at latest" in refused(lambda: batch_reader({**URL, "startingOffsets": "latest"}, schema))
     assert "a stream has no end" in refused(lambda: stream_reader({**URL, "endSeq": "5"}, schema))
+    assert "is for streams" in refused(lambda: batch_reader({**URL, "group": "readers"}, schema))
     live = {"path": "/x", "topic": "a", "allowLive": "true"}
     assert "give its url" in refused(lambda: stream_reader(live, schema))

@@ -207,7 +207,7 @@ def test_spark_runs_the_stream_and_goes_on_from_its_checkpoint(
     def run() -> Any:
         query = (
             spark.readStream.format("topics")
-            .options(**server.options("through", maxRecordsPerTrigger=30))
+            .options(**server.options("through", maxRecordsPerTrigger=30, group="spark"))
             .load()
             .select("seq", "data")
             .writeStream.format("parquet")
@@ -226,3 +226,5 @@ def test_spark_runs_the_stream_and_goes_on_from_its_checkpoint(
     run()
     found = [row.seq for row in spark.read.parquet(table).orderBy("seq").collect()]
     assert found == list(range(1, 81))
+    told = server.client.group("through", "spark").info()
+    assert (told.mode, told.committed, told.lag.records) == ("stream", 81, 0)

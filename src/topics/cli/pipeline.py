@@ -48,6 +48,7 @@ def run(
     shred: str = "",
     on_gap: Literal["note", "fail"] = "note",
     recreated: Literal["fail", "rebuild", "new"] = "fail",
+    hold: bool | None = None,
     master: str | None = None,
     json: Flag = False,
 ) -> int:
@@ -75,13 +76,15 @@ def run(
         Records lost before they were exported: note them in the table's commit, or fail.
     recreated
         A topic dropped and made again: fail, rebuild its table, or keep the old one aside and begin a new one.
+    hold
+        The server's retention waits until records are exported, as far as group export lets it; --no-hold ends that.
     master
         The Spark master; left out, all cores of this machine.
     json
         Print JSON, one object a line.
     """
     pause_s = _pause(every)
-    options = _options(table, url, path, topics, tail, shred, on_gap, recreated)
+    options = _options(table, url, path, topics, tail, shred, on_gap, recreated, hold)
     output, errors = Output(json=json), make_console(stderr=True)
     session = _session(master, errors)
     from topics.spark.pipeline import run_round
@@ -167,6 +170,7 @@ def _options(
     shred: str = "",
     on_gap: str = "note",
     recreated: Literal["fail", "rebuild", "new"] = "fail",
+    hold: bool | None = None,
 ) -> PipelineOptions:
     from topics.spark.session import check_spark
 
@@ -188,6 +192,7 @@ def _options(
         shreds=parse_shreds(shred),
         gap_fails=on_gap == "fail",
         recreated=recreated,
+        hold=hold,
     )
 
 
@@ -226,8 +231,9 @@ def _values(done: Exported) -> dict[str, Any]:
 def _line(done: Exported) -> str:
     if done.error is not None:
         return f"{done.topic}: failed: {done.error}"
+    note = f"; {done.note}" if done.note is not None else ""
     if done.end_seq == done.start_seq:
-        return f"{done.topic}: nothing new, {done.lag:,} records behind"
+        return f"{done.topic}: nothing new, {done.lag:,} records behind{note}"
     rate = done.rows / done.seconds if done.seconds else 0.0
     text = (
         f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
@@ -235,7 +241,7 @@ def _line(done: Exported) -> str:
     )
     for low, high, why in done.gaps:
         text += f"; lost {low}-{high} ({why})"
-    return text + (f"; {done.joined} files fewer" if done.joined else "")
+    return text + (f"; {done.joined} files fewer" if done.joined else "") + note
 
 
 def _pause(text: str) -> int:

@@ -24,7 +24,7 @@ NAMES: Final = (
     "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "tag", "node", "key",
     "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "gapPolicy",
-    "failOnDataLoss", "onCorrupt", "onBadJson", "verify", "allowLive", "compat",
+    "failOnDataLoss", "onCorrupt", "onBadJson", "verify", "allowLive", "compat", "group", "hold",
 )  # fmt: skip
 
 SAME: Final = {
@@ -85,6 +85,10 @@ class Options:
     verify: bool = True
     allow_live: bool = False
     kafka: bool = False
+    group: str | None = None
+    """A stream tells its progress as this group."""
+    hold: bool | None = None
+    """Whether retention waits for the group; None: as it is, and a new one has no guard."""
 
     @property
     def shows_gaps(self) -> bool:
@@ -142,6 +146,8 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         verify=_flag(asked, "verify", True),
         allow_live=_flag(asked, "allowLive", False),
         kafka=_choice(asked, "compat", ("topics", "kafka")) == "kafka",
+        group=_group(asked),
+        hold=_flag(asked, "hold", False) if "hold" in asked else None,
     )
 
 
@@ -180,6 +186,20 @@ def _topics(asked: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     for name in names:
         check_topic_name(name)
     return tuple(dict.fromkeys(names)), None
+
+
+def _group(asked: Mapping[str, str]) -> str | None:
+    name = asked.get("group")
+    if name is None:
+        if "hold" in asked:
+            raise InvalidRequest("option hold says whether retention waits for the group: name one with option group")
+        return None
+    check_topic_name(name, "option group")
+    if "url" not in asked:
+        raise InvalidRequest(
+            "option group is for a running server (option url): a directory at rest holds nothing back"
+        )
+    return name
 
 
 def _bounds(

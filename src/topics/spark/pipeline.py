@@ -2,7 +2,9 @@
 
     mark of the table ─▶ plan: where those seqs are ─▶ tasks: decode, check, write Parquet ─▶ one Delta commit
 
-A round that dies leaves files that no version names, and nothing else: the next one starts from the same mark.
+A round that dies leaves files that no version names, and nothing else: the next one starts from the same mark. The
+server is told the mark as group `export` of the topic, so that the lag is seen and retention may wait for it; nobody
+reads it there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from topics.spark.origin import Origin, open_origin
 from topics.spark.packing import pack
 from topics.spark.parts import Shred, Writer, Written
 from topics.spark.places import Head, Loss, SegmentPlace, Span
+from topics.spark.progress import Progress
+from topics.spark.server_origin import ServerOrigin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +35,8 @@ FILE_SOURCE_BYTES: Final = 768 << 20
 """Stored bytes for one file: JSON shrinks to a quarter of it or less."""
 SPREAD_BYTES: Final = 32 << 20
 """Less than this is not worth a task of its own."""
+
+GROUP: Final = "export"
 
 Recreated = Literal["fail", "rebuild", "new"]
 
@@ -49,8 +55,12 @@ class PipelineOptions:
     gap_fails: bool = False
     recreated: Recreated = "fail"
     compact: bool = True
+    hold: bool | None = None
+    """Whether retention waits until records are exported; None: as group `export` says, and a new one has no guard."""
 
     def origin(self) -> Origin:
+        if self.hold and self.url is None:
+            raise InvalidRequest("--hold asks a running server to wait: give its --url, not --path")
         return open_origin(Options(path=self.path, url=self.url, token=self.token))
 
 
@@ -72,6 +82,8 @@ class Exported:
     joined: int = 0
     """Small files that compaction made fewer."""
     error: str | None = None
+    note: str | None = None
+    """What went wrong and stopped nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +133,40 @@ def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> It
     """One round over all chosen topics. A topic's own trouble is told and does not stop the others."""
     check_folder(options.table)
     origin = options.origin()
+    marks = Marks(options, origin)
     for name, head in sorted(chosen(options, origin).items()):
         began = time.monotonic()
         try:
-            yield export(spark, options, origin, name, head)
+            yield export(spark, options, origin, marks, name, head)
         except TopicsError as error:
             yield Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
 
 
+class Marks:
+    """The marks of the tables, as the server knows them."""
+
+    def __init__(self, options: PipelineOptions, origin: Origin) -> None:
+        self._must = bool(options.hold)
+        self._progress = (
+            Progress(lambda: origin.client, GROUP, options.hold) if isinstance(origin, ServerOrigin) else None
+        )
+
+    def tell(self, name: str, head: Head, mark: int, committed: bool = False) -> str | None:
+        """What to note, where it cannot be told: an exporter whose key may only read exports all the same, unless it
+        was asked to hold; and what is in the table by now is there."""
+        if self._progress is None:
+            return None
+        try:
+            self._progress.tell(name, head.id, mark)
+        except TopicsError as error:
+            if self._must and not committed:
+                raise
+            return f"the server does not know the mark: {error.message}"
+        return None
+
+
 def export(
-    spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, name: str, head: Head
+    spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, marks: Marks, name: str, head: Head
 ) -> Exported:
     began = time.monotonic()
     history = History.load(options.table, name)
@@ -143,6 +179,7 @@ def export(
         aside, mark = history.put_aside(), 1
     if history.table is not None:
         history.check_columns(options.shreds)
+    note = marks.tell(name, head, mark)
     spans, losses, end = _plan(options, origin, name, head, mark)
     if losses and options.gap_fails:
         lost = losses[0]
@@ -151,12 +188,13 @@ def export(
             "exported: run without --on-gap fail to note it in the table and go on"
         )
     if end <= mark:
-        return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark)
+        return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
     if history.table is None:
         history.create(head, options.shreds)
     written = _write(spark, history.folder, origin, options.shreds, spans)
     losses += [loss for one in written for loss in one.losses]
     history.commit(head, end, written, losses)
+    note = marks.tell(name, head, end, committed=True)
     joined = history.tidy() if options.compact else 0
     if aside is not None and options.recreated == "rebuild":
         remove(aside)
@@ -171,6 +209,7 @@ def export(
         lag=head.head_seq + 1 - end,
         gaps=tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses),
         joined=joined,
+        note=note,
     )
 
 
@@ -228,11 +267,12 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
     """Write every chosen table anew; the old one goes when its successor is complete."""
     check_folder(options.table)
     origin = options.origin()
+    marks = Marks(options, origin)
     for name, head in sorted(chosen(options, origin).items()):
         history = History.load(options.table, name)
         aside = history.put_aside() if history.table is not None else None
         try:
-            done = export(spark, options, origin, name, head)
+            done = export(spark, options, origin, marks, name, head)
         except BaseException:
             if aside is not None:
                 if os.path.isdir(history.folder):

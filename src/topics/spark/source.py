@@ -44,6 +44,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
         ("maxRecordsPerTrigger", options.max_records),
         ("maxBytesPerTrigger", options.max_bytes),
         ("minRecordsPerTrigger", options.min_records),
+        ("group", options.group),
     ):
         if value is not None:
             raise InvalidRequest(f"option {name} is for streams (readStream); a batch reads its range whole")

@@ -3,6 +3,9 @@
 An offset names, per topic, the instance and the next seq: {"orders": {"id": "<store>-<topic id>", "next": 1001}}.
 Spark compares offsets as text, so keys are sorted. Nothing above the durable head is ever offered: a record that a
 power cut may take back must not have been processed.
+
+With option `group` the stream's progress is told to the server. Spark asks for the next offset with the end of the last
+batch that is done with, so that is what is told; its own `commit` comes no earlier.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from topics.spark.admission import Limits, Offer, admit
 from topics.spark.options import LATEST, Options, parse_options
 from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, plan_from, start_seq
 from topics.spark.places import Head, Loss, Plan
+from topics.spark.progress import Progress
 from topics.spark.schema import Projection, make_projection
+from topics.spark.server_origin import ServerOrigin
 from topics.spark.source import judge, make_partitions, read_partition
 
 if TYPE_CHECKING:
@@ -59,10 +64,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With Trigger.AvailableNow: where the last batch ends."""
         self._latest: Offset | None = None
         self._waiting_since: float | None = None
+        self._progress: Progress | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A task needs the question, not what the driver found out."""
-        return {**self.__dict__, "_origin": None, "_monotonic": time.monotonic}
+        return {**self.__dict__, "_origin": None, "_progress": None, "_monotonic": time.monotonic}
 
     @property
     def origin(self) -> Origin:
@@ -86,6 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         heads = self._heads(start, WAIT_MS if self._target is None else 0)
         self._latest = {name: entry(head.id, durable_end(head)) for name, head in sorted(heads.items())}
+        self._tell_progress(start, heads)
         offers: dict[str, Offer] = {}
         end: Offset = {}
         for name, head in sorted(heads.items()):
@@ -124,6 +131,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(wait_ms / 1000)
             return {}
         return self.origin.heads(asked, wait_ms)
+
+    def _tell_progress(self, start: Offset, heads: Mapping[str, Head]) -> None:
+        """A topic that joins is told with its first record, so that retention may wait for it from now on."""
+        origin = self.origin
+        if self._options.group is None or not isinstance(origin, ServerOrigin):
+            return
+        if self._progress is None:
+            self._progress = Progress(lambda: origin.client, self._options.group, self._options.hold)
+        for name, head in heads.items():
+            at = start.get(name)
+            if head.durable_seq is None:
+                continue
+            if at is None:
+                self._progress.tell(name, head.id, head.earliest_seq)
+            elif not is_other(at, head):
+                self._progress.tell(name, head.id, at["next"])
 
     def _admitted(self, offers: dict[str, Offer], limit: ReadLimit) -> dict[str, int]:
         """Where the batch ends, by topic."""
