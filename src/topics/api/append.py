@@ -43,9 +43,8 @@ def append(service: Service, call: Call) -> Answer | Later | Steps[Answer]:
         prepared = prepared_of(body, checked, batch, key)
         may_create, insist = body.create, body.disable_backpressure
     elif kind.startswith((NDJSON, ARROW)):
-        records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
         key = call.query.get("idempotency_key") or _header_key(call)
-        prepared = _prepare(records, call.query.get("node") or None, True, limits.RECORDS_PER_BULK_APPEND, key)
+        prepared = _prepare_bulk(call, kind, limits.RECORDS_PER_BULK_APPEND, key)
         may_create = call.flag("create", True)
     else:
         raise UnsupportedMediaType(
@@ -98,31 +97,21 @@ def _settled(service: Service, call: Call, ordered: Append) -> Response:
     return _answer(call, ordered.topic.name, first, count, False, ordered.deduped, synced, waited, now_ns)
 
 
-def _of_arrow(body: bytes) -> list[RecordIn]:
-    from topics.api.arrow_in import records_of_arrow  # loads pyarrow, which a server without Arrow clients never needs
-
-    return records_of_arrow(body)
-
-
 Body = TypeVar("Body", bound=AppendIn)
 
 
 def read_records(call: Call, most: int) -> Prepared:
     """The records of a body in any of the three forms, at most `most`; maybe none. None of them may be delayed."""
     kind = call.content_type()
-    batch: Prepared | None = None
     if kind.startswith(JSON):
-        body, checked, batch = read_body(call.body, AppendIn, most)
-        records, node = body.records, body.node
+        body, checked, quick = read_body(call.body, AppendIn, most)
+        batch = quick if quick is not None else _prepare(body.records, body.node, checked, most, None, least=0)
     elif kind.startswith((NDJSON, ARROW)):
-        records = records_of_lines(call.body) if kind.startswith(NDJSON) else _of_arrow(call.body)
-        checked, node = True, call.query.get("node") or None
+        batch = _prepare_bulk(call, kind, most, None, least=0)
     else:
         raise UnsupportedMediaType(
             "send records as application/json, application/x-ndjson or application/vnd.apache.arrow.stream"
         )
-    if batch is None:
-        batch = _prepare(records, node, checked, most, None, least=0)
     if batch.delays:
         raise InvalidRequest("a staged record has no 'delay_ms': when it is committed is when it is there")
     return batch
@@ -182,6 +171,23 @@ def _prepare(
     if any(record.delay_ms is not msgspec.UNSET for record in records):
         prepared.delays = [_delay(index, record) for index, record in enumerate(records)]
     return prepared
+
+
+def _prepare_bulk(call: Call, kind: bytes, most: int, key: str | None, least: int = 1) -> Prepared:
+    """A body of lines or of Arrow."""
+    node = call.query.get("node") or None
+    if kind.startswith(NDJSON):
+        return _prepare(records_of_lines(call.body), node, True, most, key, least)
+    # Loads pyarrow, which a server without Arrow clients never needs.
+    from topics.api.arrow_in import prepare_texts, read_arrow, records_of_arrow
+
+    table = read_arrow(call.body)
+    if least <= table.num_rows <= most:
+        _check_key(key)
+        batch = prepare_texts(table, node)
+        if batch is not None:
+            return batch
+    return _prepare(records_of_arrow(table), node, True, most, key, least)
 
 
 def _delay(index: int, record: RecordIn) -> int:

@@ -1,7 +1,8 @@
 """An append as an Arrow stream: a column `data` of JSON text, or of structs, and optional ones for the rest.
 
 Arrow can say much in few bytes: compressed buffers, one value that many rows refer to, lists of nulls without end. What
-the rows come to is bounded before any of them is made.
+the rows come to is bounded before any of them is made. Columns of text become frames as they lie in memory; whatever
+else there is, and every row that is wrong, is looked at value by value.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import pyarrow as pa
 
 from topics.api.arrow_size import inflated_size
 from topics.api.wire import RecordIn
+from topics.format.append_columns import ArrowText
 from topics.format.jsontext import BadJson
-from topics.format.ops import compact_json
+from topics.format.ops import compact_json, prepare_columns
+from topics.format.prepared import Prepared
 from topics.format.values import encode_value
 from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, PayloadTooLarge
@@ -23,18 +26,46 @@ _TEXTS = ("tag", "node", "key")
 _COLUMNS = (*_TEXTS, "data", "meta", "delay_ms")
 
 
-def records_of_arrow(body: bytes) -> list[RecordIn]:
+def read_arrow(body: bytes) -> Any:
+    """The rows of the stream, as a table that is safe to walk."""
     try:
         size = inflated_size(body)
         if size > limits.ARROW_BYTES:
             raise PayloadTooLarge(f"the Arrow stream inflates to {size} bytes; the limit is {limits.ARROW_BYTES}")
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = _read(reader)
-        names = table.column_names
+        names = table.column_names  # of which any may be no text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"the body is not an Arrow stream: {error}") from None
     if "data" not in names:
         raise InvalidRequest("the Arrow stream has no column 'data'")
+    return table
+
+
+def prepare_texts(table: Any, node: str | None) -> Prepared | None:
+    """The batch, where all columns are of text and no row is wrong."""
+    names = table.column_names
+    if "delay_ms" in names or any(names.count(name) > 1 for name in _COLUMNS):
+        return None
+    kinds = {name: table.schema.field(name).type for name in _COLUMNS if name in names}
+    if kinds["data"] != pa.utf8() or any(kind not in (pa.utf8(), pa.null()) for kind in kinds.values()):
+        return None
+    given = [name if kinds.get(name) == pa.utf8() else None for name in ("data", *_TEXTS, "meta")]
+    batches = []
+    for batch in table.to_batches():
+        if batch.num_rows:  # one without rows may be without buffers
+            columns = [None if name is None else _text_buffers(batch.column(name)) for name in given]
+            batches.append((batch.num_rows, *columns))
+    return prepare_columns(batches, node)
+
+
+def _text_buffers(column: Any) -> ArrowText:
+    bits, offsets, text = column.buffers()
+    return bits, offsets, b"" if text is None else text, column.offset
+
+
+def records_of_arrow(table: Any) -> list[RecordIn]:
+    names = table.column_names
     columns = {name: _column(table, name) for name in _COLUMNS if name in names}
     blank = [None] * table.num_rows
     texts = [columns.get(name, blank) for name in ("data", *_TEXTS)]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from topics.format import frame, segment
 from topics.format.ack import render_ack
 from topics.format.append_body import prepare_body
+from topics.format.append_columns import prepare_columns
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
 from topics.format.columns import Columns, int_column, text_column
@@ -54,6 +55,7 @@ __all__ = [
     "make_records",
     "prepare",
     "prepare_body",
+    "prepare_columns",
     "rebase",
     "rebuild_idx",
     "render_ack",

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from topics.format.append_columns import ColumnBatch
 from topics.format.checksum import Buffer
 from topics.format.columns import Columns
 from topics.format.control import LeaseRow
@@ -26,6 +27,7 @@ class Gather:
     def take(self) -> Prepared: ...
 
 def prepare_body(text: bytes, count_max: int) -> tuple[Prepared, bytes, bool] | None: ...
+def prepare_columns(batches: Sequence[ColumnBatch], default_node: str | None = None) -> Prepared | None: ...
 def stamp(
     frames: bytearray,
     entries: bytearray,

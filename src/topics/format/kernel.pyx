@@ -15,7 +15,7 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 import msgspec
@@ -57,5 +57,6 @@ include "kernel_render.pxi"
 include "kernel_columns.pxi"
 include "kernel_decode.pxi"
 include "kernel_append.pxi"
+include "kernel_arrow.pxi"
 include "kernel_staged.pxi"
 include "kernel_gather.pxi"
