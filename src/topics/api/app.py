@@ -19,12 +19,14 @@ from topics.api.bodies import Bodies
 from topics.api.call import JSON, Call, decode_segment
 from topics.api.express import AppendExpress, Station, Terminal
 from topics.api.hosts import Hosts
-from topics.api.http import Admission, Answer, Head, Later, Request, Response, Socket, Stream
+from topics.api.http import Admission, Answer, Express, Head, Later, Request, Response, Socket, Stream
+from topics.api.jobs import AckExpress, ClaimExpress
 from topics.api.metrics import metrics
 from topics.api.openapi import openapi_json
 from topics.api.page import Page
 from topics.api.probes import health_body
 from topics.api.problems import fault, problem, told
+from topics.api.queues import ack, claim
 from topics.api.routes import Node, Route, find, name_in, scope_of
 from topics.api.service import Service
 from topics.broker.steps import Steps
@@ -47,6 +49,9 @@ from topics.model.errors import (
 log = logging.getLogger("topics.api")
 
 _ANSWERS = (Response, Later, Stream, Socket)
+_BY_EXPRESS = frozenset((append, claim, ack))
+_ACK_BYTES = 512
+"""The answer to an ack by express has less."""
 _PLACES_MAX = 8192
 """Paths whose place in the table is remembered."""
 
@@ -81,7 +86,7 @@ class Application:
         self._places: dict[tuple[str, str], tuple[Route, tuple[str | None, ...]]] = {}
         """What a method and a path were found to mean."""
         self._terminal = Terminal(self._slots)
-        self._expresses: dict[tuple[str, Key, bool, int | None], AppendExpress] = {}
+        self._expresses: dict[tuple[object, ...], Express] = {}
 
     @property
     def service(self) -> Service | None:
@@ -190,21 +195,31 @@ class Application:
             raise MethodNotAllowed("this path does not take that method", allow=node.allow())
         return route
 
-    def express(self, head: Head, admission: Admission, answer_max: int | None) -> AppendExpress | None:
+    def express(self, head: Head, admission: Admission, answer_max: int | None) -> Express | None:
         call = admission.context
-        if not isinstance(call, Call) or call.route.handler is not append or None in call.names:
+        if not isinstance(call, Call) or call.route.handler not in _BY_EXPRESS or None in call.names:
             return None
         headers = head.headers
         if not call.content_type().startswith(JSON) or b"idempotency-key" in headers:
             return None
         if int(headers.get(b"content-length", b"0")) > admission.body_limit:
             return None
-        asked = (call.names[0], call.key, call.flag("return_seqs", True), answer_max)
+        handler, name, key = call.route.handler, call.names[0], call.key
+        if answer_max is not None and not (handler is append or (handler is ack and answer_max > _ACK_BYTES)):
+            return None  # how large the answer of a claim gets is not known before
+        seqs = call.flag("return_seqs", True)
+        asked = (handler, name, key, seqs, answer_max)
         express = self._expresses.get(asked)
         if express is None:
             if len(self._expresses) >= _PLACES_MAX:
                 self._expresses.clear()
-            express = self._expresses[asked] = AppendExpress(self._terminal, *asked)
+            if handler is claim:
+                express = ClaimExpress(self._terminal, name, key)
+            elif handler is ack:
+                express = AckExpress(self._terminal, name, key)
+            else:
+                express = AppendExpress(self._terminal, name, key, seqs, answer_max)
+            self._expresses[asked] = express
         return express
 
     # -- the whole request ---------------------------------------------------------------------------------------------

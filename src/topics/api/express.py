@@ -10,7 +10,7 @@ ordered: whatever there is to say about it is said there, to each by itself.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from topics.api.auth import ANYONE, Key, Slots
 from topics.api.call import JSON
@@ -35,6 +35,14 @@ _ANSWER_BYTES = 512
 """An answer without seqs has less, and each seq takes at most 21 more."""
 
 
+class Departing(Protocol):
+    """What waits for the end of the turn."""
+
+    def depart(self) -> int | None:
+        """Order it; the shard to be written then. Raises nothing."""
+        ...
+
+
 class Station:
     """Where convoys wait for the end of the turn."""
 
@@ -43,18 +51,28 @@ class Station:
         self.topics = service.broker.store.topics
         self.now_ns = service.clock.monotonic_ns
         self.waiting: dict[str, Convoy] = {}
+        self.others: dict[tuple[str, str], Departing] = {}
+        """Of other kinds than appends, by kind and topic."""
         self._spares: list[Gather] = []
 
     def convoy(self, name: str) -> Convoy:
-        if not self.waiting:
-            self.service.loop.call_soon(self._depart)
+        self._call()
         gather = self._spares.pop() if self._spares else Gather()
         convoy = self.waiting[name] = Convoy(self.service, name, gather)
         return convoy
 
+    def add(self, kind: str, name: str, convoy: Departing) -> None:
+        self._call()
+        self.others[kind, name] = convoy
+
+    def _call(self) -> None:
+        if not (self.waiting or self.others):
+            self.service.loop.call_soon(self._depart)
+
     def _depart(self) -> None:
         waiting, self.waiting = self.waiting, {}
-        shards: set[int] = set()
+        others, self.others = self.others, {}
+        shards = {shard for other in others.values() if (shard := other.depart()) is not None}
         for convoy in waiting.values():
             shard = convoy.depart()
             if shard is not None:
@@ -177,6 +195,7 @@ class AppendExpress:
     """Appends to one topic, by heads that ask for the same."""
 
     __slots__ = ("_config", "_count_max", "_fits", "_name", "_terminal", "key", "seqs")
+    alone = False
 
     def __init__(self, terminal: Terminal, name: str, key: Key, seqs: bool, answer_max: int | None) -> None:
         self._terminal = terminal

@@ -269,6 +269,9 @@ class Express(Protocol):
     """The short way of requests with one and the same head, from their bytes to the bytes of an answer, for those that
     come often and can be dealt with many at a time."""
 
+    alone: bool
+    """A connection has at most one of them under way: an answer does not wait for one that was asked for before."""
+
     def take(self, rider: Rider, known: Known, data: bytes, start: int) -> bool:
         """A request whose body begins at `start`; False if it has to take the usual way. The rider hears of
         one that was taken in a later turn of the loop."""

@@ -209,7 +209,9 @@ class Pipeline:
 
     def send_express(self, express: Express, known: Known, data: bytes, start: int) -> bool:
         """Let a request go by express; False if it has to take the usual way."""
-        if self._riding and (self._express is not express or self._riding >= self._connection.options.pipeline_max):
+        if self._riding and (
+            express.alone or self._express is not express or self._riding >= self._connection.options.pipeline_max
+        ):
             return False
         if not express.take(self, known, data, start):
             return False

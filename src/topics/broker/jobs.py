@@ -37,13 +37,17 @@ class Hand:
 def batches(store: Store, topic: Topic, seqs: Sequence[int]) -> Iterator[FrameBatch]:
     """The records of ascending seqs that are still there and whole."""
     for first, last in runs_of(seqs):
-        quick = _few(store, topic, first, last) if last - first < _FEW else None
-        if quick is not None:
-            yield quick
-            continue
-        for item in scan(store, topic, first - 1, last + 1, last - first + 1, _SLICE_BYTES):
-            if not isinstance(item, Gap):
-                yield item
+        yield from _between(store, topic, first, last)
+
+
+def _between(store: Store, topic: Topic, first: int, last: int) -> Iterator[FrameBatch]:
+    quick = _few(store, topic, first, last) if last - first < _FEW else None
+    if quick is not None:
+        yield quick
+        return
+    for item in scan(store, topic, first - 1, last + 1, last - first + 1, _SLICE_BYTES):
+        if not isinstance(item, Gap):
+            yield item
 
 
 def _few(store: Store, topic: Topic, first: int, last: int) -> FrameBatch | None:
@@ -85,3 +89,29 @@ def render_leased(
 def render_jobs(store: Store, hand: Hand, separator: int = COMMA) -> tuple[bytes, int]:
     """The jobs of a hand as JSON, and how many there are."""
     return render_leased(store, hand.topic, hand.rows, _WANT, hand.deadline, separator)
+
+
+def render_hands(store: Store, hands: Sequence[Hand]) -> list[tuple[bytes, int]]:
+    """The same of hands that were dealt together. As a rule their jobs follow each other: they are read at once."""
+    rows = [row for hand in hands for row in hand.rows]
+    first = rows[0][0] if rows else 0
+    batch = None
+    if rows and rows[-1][0] - first == len(rows) - 1:
+        found = list(_between(store, hands[0].topic, first, rows[-1][0]))
+        if len(found) == 1 and found[0].first_seq == first and found[0].count == len(rows):
+            batch = found[0]
+    return [_render_hand(store, hand, batch) for hand in hands]
+
+
+def _render_hand(store: Store, hand: Hand, batch: FrameBatch | None) -> tuple[bytes, int]:
+    rows, count = hand.rows, len(hand.rows)
+    if batch is None or not rows or rows[-1][0] - rows[0][0] != count - 1:
+        return render_jobs(store, hand)
+    seq = rows[0][0]
+    at = seq - batch.first_seq
+    dead = None if batch.dead is None else batch.dead[at : at + count]
+    text, count, _, _ = render_json(
+        batch.buffer, batch.entries, at, count, seq, batch.layout, batch.base, dead, _WANT, (), count, _ALL, True,
+        COMMA, rows, hand.deadline,
+    )  # fmt: skip
+    return text, count

@@ -16,6 +16,7 @@ from topics.broker.redrive import redrive
 from topics.broker.state import counts_of
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.model import limits
+from topics.model.config import TopicConfig
 from topics.model.errors import NotAQueue, TopicNotFound, TopicsError
 from topics.model.job import Redriven
 from topics.rules.lease_values import Ask
@@ -85,6 +86,12 @@ class Work:
     """What it waits by: to be released, under the lock, when it has to go."""
 
 
+def ask_of(config: TopicConfig, node: str, most: int, lease_ms: int | None) -> Ask:
+    """What a claim asks for, within what it may; `lease_ms` None = as long as the queue says."""
+    wanted = config.lease_ms if lease_ms is None else lease_ms
+    return Ask(node, min(max(most, 1), CLAIM_MAX), min(max(wanted, LEASE_MS_MIN), limits.LEASE_MS))
+
+
 class Queues:
     def __init__(self, store: Store, swept: Callable[[str], Steps[Topic]]) -> None:
         self._store = store
@@ -113,8 +120,7 @@ class Queues:
         if topic.queue is None:
             raise NotAQueue(name)
         config = topic.config
-        wanted = config.lease_ms if lease_ms is None else lease_ms
-        ask = Ask(node, min(max(most, 1), CLAIM_MAX), min(max(wanted, LEASE_MS_MIN), limits.LEASE_MS))
+        ask = ask_of(config, node, most, lease_ms)
         if config.claim_jitter_ms:
             return (yield from self._claim_together(topic, ask, config.claim_jitter_ms))
         return (yield from self._deal(topic, [ask]))[0]
@@ -197,7 +203,7 @@ class Queues:
 
     def ack(self, name: str, node: str, seqs: Sequence[int], tokens: Sequence[int | None]) -> Steps[Settled]:
         done = yield from self._settle(name, lambda t, s, now: order_ack(t, s, node, seqs, tokens, now))
-        self._wake(name, node)
+        self.wake(name, node)
         return done
 
     def nack(
@@ -205,7 +211,7 @@ class Queues:
     ) -> Steps[Settled]:
         delay_ms = min(delay_ms, limits.DELAY_MS)
         done = yield from self._settle(name, lambda t, s, now: order_nack(t, s, node, seqs, tokens, delay_ms, now))
-        self._wake(name)
+        self.wake(name)
         return done
 
     def extend(
@@ -282,9 +288,9 @@ class Queues:
                 return  # they run out by themselves
         if submission is not None and not submission.settled:
             yield submission
-        self._wake(work.name)
+        self.wake(work.name)
 
-    def _wake(self, name: str, node: str | None = None) -> None:
+    def wake(self, name: str, node: str | None = None) -> None:
         """Streams look again: all of a topic when jobs came back, those of a node when it may hold more."""
         if name not in self._streams:
             return

@@ -150,6 +150,14 @@ def order_ack(
     return verdict
 
 
+def order_acks(topic: Topic, shard: Shard, seqs: list[int], now: Now) -> Submission:
+    """Of ascending jobs that were judged, on a queue that is on disk."""
+    _check(topic, shard)
+    submission = _order_end(topic, shard, seqs, now, None)
+    assert submission is not None, "what stays in RAM is not acked this way"
+    return submission
+
+
 def order_nack(
     topic: Topic, shard: Shard, node: str, seqs: Sequence[int], tokens: Sequence[int | None], delay_ms: int, now: Now
 ) -> Verdict:

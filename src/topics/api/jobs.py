@@ -1,0 +1,266 @@
+"""The short way of claims and acks: those of one turn of the loop to one queue travel together, as appends do.
+
+    bytes -> tickets -> [end of the turn] -> one order for all, one write -> an answer for each
+
+Only what every call of it has in common goes this way: the queue is on disk and nothing has to be evicted first; the
+jobs of an ack are all the node's own. Whoever has anything else to be told is sent the usual way.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from topics.api.auth import ANYONE, Key
+from topics.api.call import JSON
+from topics.api.express import Terminal
+from topics.api.http import Response, Rider
+from topics.api.known import Known
+from topics.api.problems import fault, told
+from topics.api.queues import check_node, read_tokens
+from topics.api.render import start_of
+from topics.api.service import Service
+from topics.api.wire import U32, U64, AckIn, ClaimIn, bounded, decode
+from topics.broker.jobs import render_hands
+from topics.broker.queue import CLAIM_MAX
+from topics.broker.together import Dealt, Done, Wish, ack_together, claim_together, count_jobs, shares_jobs
+from topics.model.errors import TopicsError
+from topics.storage.submission import Submission
+
+if TYPE_CHECKING:
+    from topics.model.config import TopicConfig
+    from topics.storage.topic import Topic
+
+log = logging.getLogger("topics.api")
+
+T = TypeVar("T")
+
+_JOBS_MAX: Final = 10_000
+"""In one convoy: more would keep the loop from others for long."""
+
+Ticket = tuple[Rider, "JobExpress[T]", Known, bytes, int, int, T]
+"""Who rides, by what, known head, head and body, start of the body, when it came, what is asked for."""
+
+
+class JobConvoy(Generic[T]):
+    """Calls of one kind to one queue. The store releases it when their submission is settled."""
+
+    __slots__ = ("_name", "_service", "_submission", "jobs", "tickets")
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
+        self._submission: Submission | None = None
+        self.tickets: list[Ticket[T]] = []
+        self.jobs = 0
+
+    def depart(self) -> int | None:
+        tickets, failed = self.tickets, False
+        try:
+            self.tickets = self._order(tickets)
+        except TopicsError:
+            self.tickets = []  # the usual way finds it again, and the words for it
+        except Exception:
+            # Our own mistake; how far it got is not known, so nobody may try again.
+            log.exception("jobs of %s failed", self._name)
+            self.tickets, failed = [], True
+        if len(self.tickets) < len(tickets):
+            staying = set(map(id, self.tickets))
+            self._send_back([ticket for ticket in tickets if id(ticket) not in staying], failed)
+        if not self.tickets:
+            return None
+        if self._submission is None:
+            self.resume()
+            return None
+        assert self._submission.shard is not None
+        return self._submission.shard.index
+
+    def _order(self, tickets: list[Ticket[T]]) -> list[Ticket[T]]:
+        """Those that go on from here."""
+        raise NotImplementedError
+
+    def _answers(self, now_ns: int) -> list[bytes]:
+        """The bodies for them, up to the performance block."""
+        raise NotImplementedError
+
+    def _send_back(self, tickets: list[Ticket[T]], failed: bool) -> None:
+        for rider, express, known, data, start, _, _ in tickets:
+            express.give_slot()
+            try:
+                if failed:
+                    rider.arrived_late(known, fault())
+                else:
+                    rider.sent_back(known, data, start)
+            except Exception as trouble:
+                self._undelivered(trouble)
+
+    def _undelivered(self, trouble: Exception) -> None:
+        """Of one of them: the others get their answers."""
+        context = {"message": "an answer was not delivered", "exception": trouble}
+        self._service.loop.call_exception_handler(context)
+
+    def release(self) -> None:
+        """By the store, under its lock."""
+        submission = self._submission
+        assert submission is not None
+        assert submission.shard is not None
+        pump = self._service.pump
+        if submission.settled:
+            pump.released(self)
+            return
+        submission.waiters.append(self)
+        pump.lead_wanted(submission.shard)
+
+    def resume(self) -> None:
+        now_ns = self._service.now_ns()
+        error = None if self._submission is None else self._submission.error
+        answers: list[bytes] = []
+        if error is None:
+            try:
+                answers = self._answers(now_ns)
+            except TopicsError as trouble:
+                error = trouble
+            except Exception:
+                log.exception("jobs of %s failed", self._name)
+        for at, (rider, express, known, _, _, received_ns, _) in enumerate(self.tickets):
+            express.give_slot()
+            try:
+                if error is not None or not answers:
+                    rider.arrived_late(known, fault() if error is None else told(error))
+                    continue
+                spent = b'"performance":{"server_total_ms":%.6f}}' % ((now_ns - received_ns) / 1e6)
+                body = answers[at] + spent
+                if rider.ending:
+                    rider.arrived_late(known, Response(200, body))
+                else:
+                    rider.arrived(b"%b%d\r\n\r\n%b" % (start_of(rider.ticker, 200, JSON), len(body), body))
+            except Exception as trouble:
+                self._undelivered(trouble)
+
+
+class ClaimConvoy(JobConvoy[Wish]):
+    __slots__ = ("_dealt",)
+
+    def _order(self, tickets: list[Ticket[Wish]]) -> list[Ticket[Wish]]:
+        broker = self._service.broker
+        dealt = claim_together(broker.store, broker.queues, self._name, [ticket[6] for ticket in tickets], self)
+        if dealt is None:
+            return []
+        self._dealt: Dealt = dealt
+        self._submission = dealt.submission
+        return tickets
+
+    def _answers(self, now_ns: int) -> list[bytes]:
+        store, hands = self._service.broker.store, self._dealt.hands
+        ready, _ = count_jobs(store, hands[0].topic)
+        topic = msgspec.json.encode(self._name)
+        return [
+            b'{"topic":%b,"claimed":[%b],"count":%d,"ready":%d,' % (topic, text, count, ready)
+            for text, count in render_hands(store, hands)
+        ]
+
+
+class AckConvoy(JobConvoy[Done]):
+    __slots__ = ("_topic",)
+
+    def _order(self, tickets: list[Ticket[Done]]) -> list[Ticket[Done]]:
+        broker = self._service.broker
+        acked = ack_together(broker.store, broker.queues, self._name, [ticket[6] for ticket in tickets], self)
+        if acked is None:
+            return []
+        self._topic: Topic = acked.topic
+        self._submission = acked.submission
+        return [ticket for ticket, taken in zip(tickets, acked.taken, strict=True) if taken]
+
+    def _answers(self, now_ns: int) -> list[bytes]:
+        broker = self._service.broker
+        ready, in_flight = count_jobs(broker.store, self._topic)
+        topic = msgspec.json.encode(self._name)
+        answers = []
+        for ticket in self.tickets:
+            node, seqs, _ = ticket[6]
+            broker.queues.wake(self._name, node)
+            answers.append(
+                b'{"topic":%b,"acked":%d,"skipped":[],"why":{},"ready":%d,"in_flight":%d,'
+                % (topic, len(seqs), ready, in_flight)
+            )
+        return answers
+
+
+class JobExpress(Generic[T]):
+    """Calls of one kind to one queue, by heads that ask for the same."""
+
+    __slots__ = ("_config", "_fits", "_name", "_terminal", "key")
+    alone = True
+    kind: ClassVar[str]
+    convoy: ClassVar[type[JobConvoy[T]]]
+
+    def __init__(self, terminal: Terminal, name: str, key: Key) -> None:
+        self._terminal = terminal
+        self._name = name
+        self.key = key
+        self._config: TopicConfig | None = None
+        self._fits = False
+
+    def read(self, body: bytes) -> tuple[T, int]:
+        """What is asked for, and how many jobs that may be; raises TopicsError where the usual way has to say why."""
+        raise NotImplementedError
+
+    def take(self, rider: Rider, known: Known, data: bytes, start: int) -> bool:
+        terminal, name = self._terminal, self._name
+        station = terminal.station
+        if station is None or terminal.stopping:
+            return False
+        topic = station.topics.get(name)
+        if topic is None or topic.queue is None:
+            return False
+        config = topic.ordered.config
+        if config is not self._config:
+            self._config, self._fits = config, shares_jobs(config)
+        if not self._fits:
+            return False
+        try:
+            asked, jobs = self.read(data[start:])
+        except TopicsError:
+            return False
+        convoy = station.others.get((self.kind, name))
+        if convoy is None:
+            convoy = self.convoy(station.service, name)
+        assert isinstance(convoy, JobConvoy)
+        if convoy.jobs + jobs > _JOBS_MAX:
+            return False
+        if self.key is not ANYONE and not terminal.slots.take(self.key):
+            return False
+        if not convoy.tickets:
+            station.add(self.kind, name, convoy)
+        convoy.jobs += jobs
+        convoy.tickets.append((rider, self, known, data, start, station.now_ns(), asked))
+        return True
+
+    def give_slot(self) -> None:
+        if self.key is not ANYONE:
+            self._terminal.slots.give(self.key)
+
+
+class ClaimExpress(JobExpress[Wish]):
+    kind = "claim"
+    convoy = ClaimConvoy
+
+    def read(self, body: bytes) -> tuple[Wish, int]:
+        asked, _ = decode(body, ClaimIn)
+        most = bounded(asked.max, "max", U32)
+        lease_ms = None if asked.lease_ms is None else bounded(asked.lease_ms, "lease_ms", U64)
+        check_node(asked.node)
+        return (asked.node, most, lease_ms), min(most, CLAIM_MAX)
+
+
+class AckExpress(JobExpress[Done]):
+    kind = "ack"
+    convoy = AckConvoy
+
+    def read(self, body: bytes) -> tuple[Done, int]:
+        asked, _ = decode(body, AckIn)
+        tokens = read_tokens(asked.node, asked.seqs, asked.lease_ids)
+        return (asked.node, asked.seqs, tokens), len(asked.seqs)
