@@ -1,10 +1,9 @@
-"""A standalone cluster of real processes, one of which dies in the middle."""
+"""A standalone cluster of real processes, one of which dies in the middle of a read or a write."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,9 +15,12 @@ import pyspark
 import pytest
 
 from tests.spark.conftest import Server
+from tests.spark.proxy import kill_session, process_of, proxied
+from tests.spark.works import Work
 from topics.spark.java import find_java
 
 ROOT = Path(__file__).parents[2]
+WAIT_S = 300.0
 
 
 class Cluster:
@@ -33,13 +35,17 @@ class Cluster:
             port = probe.getsockname()[1]
         self.master = f"spark://127.0.0.1:{port}"
         self._start("master", "master.Master", "--port", str(port))
-        self.workers = [
-            self._start(
-                name, "worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), self.master
-            )
-            for name in ("worker-1", "worker-2")
-        ]
-        wait_for(lambda: self._log("master").count("Registering worker") == 2, "the workers register")
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.complete()
+
+    def complete(self) -> None:
+        """Two workers live, whatever became of those before them."""
+        missing = 2 - sum(worker.poll() is None for worker in self._workers)
+        for number in range(len(self._workers) + 1, len(self._workers) + missing + 1):
+            role = ("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(self._place), self.master)
+            self._workers.append(self._start(f"worker-{number}", *role))
+        ever = len(self._workers)
+        wait_for(lambda: self._log("master").count("Registering worker") == ever, "the workers register")
 
     def _start(self, name: str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
         java = find_java(os.environ)
@@ -65,22 +71,26 @@ class Cluster:
     def _log(self, name: str) -> str:
         return (self._place / f"{name}.log").read_text(errors="replace")
 
-    def kill(self, worker: subprocess.Popen[bytes]) -> None:
-        """The worker and its executors, at once."""
-        os.killpg(worker.pid, signal.SIGKILL)
+    def kill_worker(self, process: int | None = None) -> None:
+        """One with its executors and all their processes, at once: the one that a process belongs to, or any."""
+        session = (
+            next(one.pid for one in self._workers if one.poll() is None) if process is None else os.getsid(process)
+        )
+        (worker,) = (one for one in self._workers if one.pid == session)
+        kill_session(worker.pid)
         worker.wait()
 
     def stop(self) -> None:
         for process in self._processes:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_session(process.pid)
                 process.wait()
 
 
 def wait_for(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + WAIT_S
     while not done():
-        assert time.monotonic() < end, f"waited two minutes until {what}"
+        assert time.monotonic() < end, f"waited five minutes until {what}"
         time.sleep(0.05)
 
 
@@ -92,28 +102,34 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_the_middle_of_a_read_loses_and_repeats_nothing(
+def test_workers_killed_in_the_middle_of_a_read_and_of_a_write_lose_and_repeat_nothing(
     cluster: Cluster, server: Server, tmp_path: Path
 ) -> None:
     server.fill("far", 0, 400, durability="fsync")
     server.checkpoint()
     server.fill("far", 400, 100)
-    started = tmp_path / "started"
-    arguments = [cluster.master, server.url, "far", str(started)]
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.cluster_driver", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        wait_for(lambda: started.exists() or driver.poll() is not None, "a task is at work")
-        cluster.kill(cluster.workers[0])
-        out, complaints = driver.communicate(timeout=180)
-    finally:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.communicate()
-    assert driver.returncode == 0, complaints.decode()[-3000:]
-    assert json.loads(out.decode().splitlines()[-1]) == list(range(1, 501))
+    started, complaints = tmp_path / "started", tmp_path / "complaints"
+    with proxied(server) as proxy, complaints.open("wb") as stderr:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.cluster_driver", cluster.master, proxy.url, "far", str(started)],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_for(lambda: started.exists() or driver.poll() is not None, "a task is at work")
+            cluster.kill_worker()
+            assert driver.stdout is not None
+            seqs = driver.stdout.readline()
+            cluster.complete()
+            work = Work("far-write", "batch-of-two", proxy.url, tmp_path)
+            aim = proxy.aim(
+                work.app, "a part is stored", lambda port: cluster.kill_worker(process_of(port, proxy.port))
+            )
+            driver.communicate(b"now write\n", timeout=2 * WAIT_S)
+        finally:
+            if driver.poll() is None:
+                kill_session(driver.pid)
+                driver.communicate()
+    assert driver.returncode == 0, complaints.read_text()[-3000:]
+    assert json.loads(seqs) == list(range(1, 501))
+    assert aim.met.is_set()
+    assert work.found(server.client) == work.wanted
