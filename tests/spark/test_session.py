@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from topics.model.errors import InvalidConfig
 from topics.spark import java
-from topics.spark.session import check_spark, check_worker
+from topics.spark.session import check_spark, check_worker, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import Server
 
 
 def said(major: str) -> str:
@@ -60,6 +66,20 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", hide)
     with pytest.raises(InvalidConfig, match=r"pyspark not found .* pip install 'topics\[spark\]'"):
         check_spark()
+    with pytest.raises(InvalidConfig, match=r"pyspark not found .* pip install 'topics\[spark,lake\]'"):
+        check_spark(lake=True)
+
+
+def test_session_is_active_in_any_thread_that_asks_for_it(spark: SparkSession, server: Server) -> None:
+    server.fill("threads", 0, 5, durability="fsync")
+
+    def count() -> int:
+        found = session()
+        assert found.sparkContext is spark.sparkContext
+        return found.read.format("topics").options(**server.options("threads")).load().count()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(count).result() == 5
 
 
 def test_a_worker_that_cannot_read_topics_is_told(tmp_path: Path) -> None:

@@ -80,12 +80,10 @@ def main(url: str, folder: str, *named: str) -> None:
     import topics.spark
 
     works = [Work(app, kind, url, Path(folder)) for app, _, kind in (name.partition("=") for name in named)]  # type: ignore[arg-type]
-    spark = topics.spark.session("works", f"local[{2 * len(works)}]", conf={"spark.driver.memory": "512m"})
+    topics.spark.session("works", f"local[{2 * len(works)}]", conf={"spark.driver.memory": "512m"})
 
     def run(work: Work) -> None:
-        # Spark looks for sources in the session that is active in a thread; this makes ours so.
-        spark.createDataFrame([], "id int")
-        work.run(spark)
+        work.run(topics.spark.session())  # active in this thread, too
 
     with ThreadPoolExecutor(len(works)) as pool:
         list(pool.map(run, works))

@@ -174,12 +174,10 @@ def _options(
 ) -> PipelineOptions:
     from topics.spark.session import check_spark
 
-    check_spark()
-    from topics.spark.history import delta
+    check_spark(lake=True)
     from topics.spark.parts import parse_shreds
     from topics.spark.pipeline import PipelineOptions
 
-    delta()
     if url is not None and path is not None:
         raise InvalidRequest("give either --url or --path, not both")
     return PipelineOptions(

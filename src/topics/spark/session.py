@@ -47,14 +47,17 @@ def session(
 
     `conf` overrides any setting. `python` is the interpreter of the workers: this one unless it or PYSPARK_PYTHON says
     otherwise; on a cluster it must exist on every machine and have `topics` installed. A session that is running
-    already is returned as it is, since Java and Python cannot change any more.
+    already is returned as it is, since Java and Python cannot change any more; and it is active in this thread then,
+    which is where Spark looks for sources.
     """
     check_spark()
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
+    try:
+        return activate(SparkSession.active())
+    except PySparkRuntimeError:
+        pass  # none yet
     master = master or LOCAL_MASTER
     worker = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if worker != sys.executable and master.startswith("local"):
@@ -73,10 +76,19 @@ def session(
     return builder.getOrCreate()
 
 
-def check_spark() -> None:
-    """InvalidConfig unless a Spark that we can work with is installed."""
-    remedy = "pip install 'topics[spark]'"
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+def activate(spark: SparkSession) -> SparkSession:
+    """Make the session active in this thread: elsewhere than in the thread that made it Spark knows no sources but its
+    own. Making a frame is the one public call that does so."""
+    if type(spark).getActiveSession() is None:
+        spark.createDataFrame([], "seq bigint")
+    return spark
+
+
+def check_spark(*, lake: bool = False) -> None:
+    """InvalidConfig unless a Spark that we can work with is installed; with `lake` also what writes tables."""
+    remedy = f"pip install 'topics[spark{',lake' if lake else ''}]'"
+    wanted = ("pyspark", "pyarrow", "pandas", *(("deltalake",) if lake else ()))
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidConfig(f"{' and '.join(missing)} not found in {sys.executable}: {remedy}", missing=missing)
     import pyspark

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from topics.model.errors import InvalidRequest
 from topics.spark.history import app_id, delta
+from topics.spark.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,7 @@ def table(
     else:
         frame = spark.createDataFrame([], SCHEMA)
     if server_url is not None:
+        activate(spark)
         reader = spark.read.format("topics").option("url", server_url).option("topic", kept["topics.topic"])
         if token is not None:
             reader = reader.option("token", token)
