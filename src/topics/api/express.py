@@ -90,14 +90,14 @@ Ticket = tuple[Rider, "AppendExpress", Known, bytes, int, int, int]
 class Convoy:
     """Appends to one topic. The store releases it when their submission is settled."""
 
-    __slots__ = ("_append", "_name", "_service", "gather", "tickets")
+    __slots__ = ("_name", "_service", "append", "gather", "tickets")
 
     def __init__(self, service: Service, name: str, gather: Gather) -> None:
         self._service = service
         self._name = name
         self.gather = gather
         self.tickets: list[Ticket] = []
-        self._append: Append | None = None
+        self.append: Append | None = None
 
     def depart(self) -> int | None:
         """Order them; the shard to be written then."""
@@ -106,15 +106,15 @@ class Convoy:
             return None
         failed = False
         try:
-            self._append = self._service.broker.append_together(self._name, prepared, self)
+            self._service.broker.append_together(self._name, prepared, self)
         except TopicsError:
             pass  # the usual way finds it again, and the words for it
         except Exception:
             # Our own mistake; how far it got is not known, so nobody may try again.
             log.exception("appends to %s failed", self._name)
             failed = True
-        if self._append is not None:
-            return self._append.topic.shard
+        if self.append is not None:
+            return self.append.topic.shard
         for rider, express, known, data, start, _, _ in self.tickets:
             express.give_slot()
             try:
@@ -133,8 +133,8 @@ class Convoy:
 
     def release(self) -> None:
         """By the store, under its lock."""
-        assert self._append is not None
-        submission = self._append.submission
+        assert self.append is not None
+        submission = self.append.submission
         assert submission is not None
         assert submission.shard is not None
         pump = self._service.pump
@@ -145,7 +145,7 @@ class Convoy:
         pump.lead_wanted(submission.shard)
 
     def resume(self) -> None:
-        append = self._append
+        append = self.append
         assert append is not None
         submission = append.submission
         assert submission is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -71,6 +71,13 @@ class Deleted(msgspec.Struct, frozen=True):
 def is_queue_full(refused: Throttled) -> bool:
     """It was for want of room in a queue, not for a limit or a quota."""
     return "shard" in refused.facts
+
+
+class Together(Waiter, Protocol):
+    """Several callers whose appends are one."""
+
+    append: Append | None
+    """What they have become; set before the first `release`."""
 
 
 class Broker:
@@ -196,21 +203,22 @@ class Broker:
                     return None
                 raise
 
-    def append_together(self, name: str, prepared: Prepared, waiter: Waiter) -> Append | None:
+    def append_together(self, name: str, prepared: Prepared, waiter: Together) -> None:
         """Order the appends of several callers, which `prepared` holds one behind the other; `waiter` is released when
-        all are settled. None where each of them has to be asked for by itself."""
+        all are settled. It gets no append where each of them has to be asked for by itself."""
         store = self.store
         with store.lock:
             known = store.topics.get(name)
             if known is None or known.closing or not shares_submission(known.ordered.config):
-                return None
+                return
             try:
                 append = store.append(name, prepared)
             except WaitFirst:
-                return None
+                return
             assert append.submission is not None
+            # Before the lock is given up: whoever completes a sync may ask the waiter to write right after.
+            waiter.append = append
             append.submission.waiters.append(waiter)
-            return append
 
     def append(
         self,

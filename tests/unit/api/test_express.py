@@ -27,8 +27,10 @@ from topics.broker.broker import Broker
 from topics.host.clock import SystemClock
 from topics.host.fs import OsFs
 from topics.host.ids import SystemIds
+from topics.storage.commit import Committer
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
+from topics.storage.wal import Shard
 
 pytestmark = needs_kernel
 
@@ -310,6 +312,41 @@ def test_mistake_of_our_own_is_told_to_every_rider_and_tried_by_none(
 
     in_place(tmp_path / "s", body)
     assert "a mistake" in caplog.text
+
+
+class Overtaken:
+    """A lock that, when it is given up with something in the queue, another thread has at once: one that ended a sync
+    and asks the first who waits to write."""
+
+    def __init__(self, lock: threading.Lock, shards: list[Shard]) -> None:
+        self._lock = lock
+        self._shards = shards
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        for shard in self._shards:
+            if not self.asked and shard.queue:
+                self.asked += 1
+                with self._lock:
+                    Committer.pass_on(shard)
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_convoy_may_be_asked_to_write_as_soon_as_it_is_ordered(tmp_path: Path, durability: str) -> None:
+    async def body(place: Place) -> None:
+        links = await place.warmed("t", durability, 2)
+        for link in links:
+            link.send(posted("t", ONE))
+        place.store.lock = overtaken = Overtaken(place.lock, place.store.shards)
+        assert [(await link.all())[-1][9:12] for link in links] == [b"200", b"200"]
+        assert overtaken.asked == 1
+        assert place.store.topics["t"].head == 5
+
+    in_place(tmp_path / "s", body)
 
 
 def test_slots_of_a_key_are_held_by_express_and_given_back(tmp_path: Path) -> None:
