@@ -28,7 +28,7 @@ from topics.storage.handles import Handles
 from topics.storage.options import StoreOptions
 from topics.storage.partfile import PartSource
 from topics.storage.segment import Segment
-from topics.storage.tail import ENTRY_SIZE, Source
+from topics.storage.tail import ENTRY_SIZE, MadeSource, Source
 from topics.storage.topic import Topic
 from topics.storage.walfile import discard
 
@@ -50,7 +50,8 @@ class CopyTools:
     """Where syncs run beside the copying; None = in place."""
 
     def mapped(self, source: Source) -> memoryview:
-        if isinstance(source, PartSource):  # read once, and there may be more of them than a process may keep open
+        if isinstance(source, PartSource | MadeSource):
+            # Read once, and there may be more of them than a process may keep open, or in memory.
             return source.map()
         view = self.maps.get(source.path)
         if view is None:

@@ -28,6 +28,9 @@ class LostRanges:
         if reason == LostReason.SKIPPED or first > last:
             return
         rows = self.rows
+        if not rows or first > rows[-1][1] + 1:  # in replay they come in order
+            rows.append((first, last, int(reason)))
+            return
         at = bisect_right(rows, first, key=lambda row: row[0])
         if at and rows[at - 1][1] >= first:
             first = rows[at - 1][1] + 1

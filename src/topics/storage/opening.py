@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Final
 
 from topics.format.checksum import shard_of
 from topics.format.frame import DURABLE
@@ -15,14 +16,18 @@ from topics.storage.copy import CopyTools
 from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
-from topics.storage.recovery import FORMAT_LINE, Found, Tell, is_new, nobody, read_store
+from topics.storage.recovery import FORMAT_LINE, Found, Tell, kind_of, nobody, read_store
 from topics.storage.repair import ensure_dir, repair
+from topics.storage.rust.importing import discard_staging, import_rust
 from topics.storage.stagereplay import adopt_staged
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
 from topics.storage.walread import FileRead, GroupRead
+
+_IMPORTED: Final = 0.9
+"""The part of an opening that the import of a directory of the Rust program is, where there is one."""
 
 
 def open_store(
@@ -38,17 +43,23 @@ def open_store(
     hears how far recovery is."""
     paths = Paths(root)
     try:
-        new = is_new(fs, paths)
-        if new:
+        kind = kind_of(fs, paths)
+        if kind == "new":
             ensure_dir(fs, root)
         guard = _take(fs, paths)
     except (OSError, EOFError) as error:
         raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
     store = Store(fs, paths, options, clock, ids, lock, guard)
     try:
-        if new and is_new(fs, paths):
+        if kind != "ours":  # somebody may have made it ours before we held the lock
+            kind = kind_of(fs, paths)
+        lines: list[str] = []
+        if kind == "new":
             _initialise(store)
-        _recover(store, tell)
+        elif kind == "rust":
+            lines = import_rust(fs, paths, options, clock, ids, lambda part: tell(_IMPORTED * part)).lines()
+        _recover(store, tell if not lines else lambda part: tell(_IMPORTED + (1 - _IMPORTED) * part))
+        store.report[:0] = lines
     except (OSError, EOFError) as error:
         store.release()
         raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
@@ -102,6 +113,7 @@ def _recover(store: Store, tell: Tell) -> None:
     fs.sync_dir(
         paths.meta
     )  # a life that was killed right behind the rename of FORMAT left a name that a cut takes away
+    discard_staging(fs, paths)
     identity = fs.identity(paths.root)
     found = read_store(fs, paths, store.handles, store.snapshots, salvage, identity, tell)
     repair(fs, paths, found, salvage)

@@ -99,6 +99,15 @@ class Paths:
     def quarantine(self) -> str:
         return f"{self.root}/quarantine"
 
+    @property
+    def importing(self) -> str:
+        """Where a store is made of a directory of the Rust program, until it is whole."""
+        return f"{self.root}/.topics.import"
+
+    @property
+    def import_report(self) -> str:
+        return f"{self.root}/meta/import.json"
+
     def snapshot(self, number: int) -> str:
         return f"{self.meta}/{snapshot_name(number)}"
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
+from topics.format.rustsnapshot import MAGIC as RUST
 from topics.format.snapshot import MAGIC, Position, Snapshot
-from topics.host.fs import Fs, read_file
+from topics.host.fs import Fs, read_exact, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.handles import Handles
 from topics.storage.judge import TopicFiles, judge
 from topics.storage.partfile import Part
-from topics.storage.paths import FLAT, Paths, is_group, snapshot_number, topic_of, wal_number
+from topics.storage.paths import FLAT, Paths, is_group, snapshot_number, topic_of, wal_name, wal_number
 from topics.storage.replay import Recovered, Replay
+from topics.storage.rust.groups import begins_as_ours, group_files
 from topics.storage.snapshots import Snapshots
 from topics.storage.stagereplay import find_staged
 from topics.storage.walread import GroupRead, GroupReader
 
 FORMAT_LINE = "topics-py 1"
-_REFERENCE = b"SNP1"
-"""How a snapshot of the Rust program begins. It holds every live payload, so it is never taken for a leftover."""
 
 
 @dataclass(slots=True)
@@ -49,41 +49,47 @@ class Found:
     report: list[str] = field(default_factory=list)
 
 
-def is_new(fs: Fs, paths: Paths) -> bool:
-    """True if nothing of a store is here yet, or only what a first start leaves before it has written FORMAT."""
+Kind = Literal["new", "ours", "rust"]
+
+
+def kind_of(fs: Fs, paths: Paths) -> Kind:
+    """What lies in the directory: nothing of a store yet, or only what a first start leaves before it has written
+    FORMAT; a store of ours; one of the Rust program, or one whose import is under way."""
     if not fs.is_dir(paths.root):
-        return True
+        return "new"
     if fs.exists(paths.format):
         text = read_file(fs, paths.format).decode("utf-8", "replace")
         if text.split("\n", 1)[0] != FORMAT_LINE:
             raise UnknownVersion(
                 f"{paths.format} says {text.splitlines()[:1]!r}; this version reads {FORMAT_LINE!r}", path=paths.format
             )
-        return False
-    wal = [f"{paths.wal}/{name}" for name in _names(fs, paths.wal) if wal_number(name) is not None]
-    for name in _names(fs, paths.wal):
-        if is_group(name):
-            wal += [f"{paths.wal}/{name}/{n}" for n in _names(fs, f"{paths.wal}/{name}") if wal_number(n) is not None]
+        return "ours"
+    if fs.exists(f"{paths.importing}/FORMAT"):
+        return "rust"
+    wal = [
+        f"{paths.group(key)}/{wal_name(number)}"
+        for key, numbers in group_files(fs, paths).items()
+        for number in numbers
+    ]
     topics = [name for name in _names(fs, paths.topics) if topic_of(name) is not None]
-    kinds = {_magic(fs, f"{paths.meta}/{name}") for name in _names(fs, paths.meta) if snapshot_number(name) is not None}
-    if _REFERENCE in kinds or (wal and MAGIC not in kinds):
-        raise UnknownVersion(
-            f"{paths.root} holds data but no {paths.format}: it is a directory of the Rust program, which this "
-            "one does not read, or of somebody else; nothing was changed. To move it, start the program that made it "
-            "and copy its topics over HTTP into a server on a new directory",
-            path=paths.root,
-        )
-    if wal or topics:
+    kinds = {
+        magic_of(fs, f"{paths.meta}/{name}") for name in _names(fs, paths.meta) if snapshot_number(name) is not None
+    }
+    ours = MAGIC in kinds or any(begins_as_ours(fs, path) for path in wal)
+    if not ours and (RUST in kinds or (wal and not kinds)):
+        return "rust"
+    if wal or topics or RUST in kinds:
         raise UnknownVersion(
             f"{paths.root} holds data but no {paths.format}: that file is lost; nothing was changed. Put it back from "
             f"a copy of the directory; its first line is {FORMAT_LINE!r}, its second the id of the store",
             path=paths.root,
         )
-    return True
+    return "new"
 
 
-def _magic(fs: Fs, path: str) -> bytes:
-    return fs.open(path).read_at(0, 4)
+def magic_of(fs: Fs, path: str) -> bytes:
+    file = fs.open(path)
+    return read_exact(file, 0, min(file.size(), 4))
 
 
 Tell = Callable[[float], None]

@@ -45,7 +45,7 @@ def set_aside(fs: Fs, paths: Paths, found: Found, salvage: bool) -> None:
     for source, name in moves:
         fs.rename(source, _free_name(fs, paths, name))
     for path in damaged:
-        _copy(fs, path, _free_name(fs, paths, path.rsplit("/", 1)[1]))
+        copy_file(fs, path, _free_name(fs, paths, path.rsplit("/", 1)[1]))
     fs.sync_dir(paths.quarantine)
     for directory in sorted({source.rsplit("/", 1)[0] for source, _ in moves}):
         fs.sync_dir(directory)
@@ -61,7 +61,7 @@ def _free_name(fs: Fs, paths: Paths, name: str) -> str:
     return candidate
 
 
-def _copy(fs: Fs, source: str, target: str) -> None:
+def copy_file(fs: Fs, source: str, target: str) -> None:
     reading = fs.open(source)
     writing = fs.open(target, write=True, create=True, exclusive=True)
     size = reading.size()

@@ -118,6 +118,15 @@ def load_topic(row: TopicRow, paths: Paths, handles: Handles) -> Topic:
     return topic
 
 
+def apply_lease_frame(topic: Topic, frame: Frame, lease: Lease) -> None:
+    if topic.queue is None:
+        return
+    rows = lease.rows(frame.seq)
+    topic.queue.seen_ms = max(topic.queue.seen_ms, frame.ts)
+    topic.apply_tokens(max(row[1] for row in rows))
+    topic.apply_lease(lease.event, lease.node, rows, frame.ts)
+
+
 class Replay:
     def __init__(
         self, snapshot: Snapshot, groups: list[GroupRead], paths: Paths, handles: Handles, lenient: bool = False
@@ -314,7 +323,7 @@ class Replay:
             if dedupe.first_seq > topic.ckpt_seq:
                 topic.apply_dedupe(dedupe.key, dedupe.first_seq, dedupe.count, frame.ts)
         elif frame.kind == Kind.LEASE:
-            self._lease(topic, frame, self.body(read, frame, Lease))
+            apply_lease_frame(topic, frame, self.body(read, frame, Lease))
         elif frame.kind == Kind.GROUP:
             self._group_op(topic, frame, self.body(read, frame, GroupOp))
         elif frame.kind == Kind.TOKEN_WATERMARK:
@@ -331,15 +340,6 @@ class Replay:
         else:
             why = f"a frame of kind {frame.kind} is not known to this version"
             raise CorruptFile(read.wal.path, frame.offset, why)
-
-    @staticmethod
-    def _lease(topic: Topic, frame: Frame, lease: Lease) -> None:
-        if topic.queue is None:
-            return
-        rows = lease.rows(frame.seq)
-        topic.queue.seen_ms = max(topic.queue.seen_ms, frame.ts)
-        topic.apply_tokens(max(row[1] for row in rows))
-        topic.apply_lease(lease.event, lease.node, rows, frame.ts)
 
     @staticmethod
     def _group_op(topic: Topic, frame: Frame, op: GroupOp) -> None:

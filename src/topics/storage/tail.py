@@ -30,6 +30,24 @@ class Source(Protocol):
     def map(self) -> memoryview: ...
 
 
+class MadeSource:
+    """A source whose bytes are made whenever they are asked for: whoever asks uses them and lets them go."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def make(self) -> bytes:
+        raise NotImplementedError
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self.make()[offset : offset + size]
+
+    def map(self) -> memoryview:
+        return memoryview(self.make())
+
+
 class Chunk:
     """Entries of consecutive seqs from `first_seq`."""
 

@@ -102,8 +102,8 @@ class OrderFs(WrappedFs):
 
     def remove(self, path: str) -> None:
         segment = _SEGMENT.fullmatch(_name(path))
-        # A directory on its way out keeps its MANIFEST to the end; its topic is deleted, so nothing reads it.
-        if segment and self._lists and not parent(path).endswith(".deleted"):
+        # A directory on its way out keeps its MANIFEST to the end; what it belongs to is gone, so nothing reads it.
+        if segment and self._lists and ".deleted/" not in path:
             durable = self._manifest(parent(path)).durable
             if durable is not None and int(segment[1]) in self._lists(durable):
                 self.breach(f"unlink of {path}, which the durable MANIFEST still lists")

@@ -1,0 +1,1 @@
+"""Taking over a directory of the Rust program: read it, decide, make a store of ours beside it, then switch."""
