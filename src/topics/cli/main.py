@@ -83,6 +83,12 @@ def _dump(described: bool) -> Loaded:
     return dump.dump, dump.EXAMPLES
 
 
+def _import(described: bool) -> Loaded:
+    from topics.cli import importing
+
+    return importing.import_directory, importing.EXAMPLES
+
+
 def _doctor(described: bool) -> Loaded:
     from topics.cli import doctor
 
@@ -97,6 +103,7 @@ COMMANDS: Final[dict[str, Callable[[bool], Loaded]]] = {
     "group": _group,
     "top": _top,
     "dump": _dump,
+    "import": _import,
     "doctor": _doctor,
 }
 

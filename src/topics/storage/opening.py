@@ -11,14 +11,15 @@ from topics.format.snapshot import Position, SnapshotHead, encode_row
 from topics.host.clock import Clock
 from topics.host.fs import Fs, Lock, read_file, replace_file
 from topics.host.ids import Ids
-from topics.model.errors import CorruptFile, StorageError, StoreLocked
+from topics.model.errors import CorruptFile, InvalidRequest, StorageError, StoreLocked
 from topics.storage.copy import CopyTools
 from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
 from topics.storage.recovery import FORMAT_LINE, Found, Tell, kind_of, nobody, read_store
 from topics.storage.repair import ensure_dir, repair
-from topics.storage.rust.importing import discard_staging, import_rust
+from topics.storage.rust.importing import discard_staging, import_rust, look
+from topics.storage.rust.report import ImportReport
 from topics.storage.stagereplay import adopt_staged
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
@@ -67,6 +68,27 @@ def open_store(
         store.release()
         raise
     return store
+
+
+def import_store(
+    fs: Fs, root: str, options: StoreOptions, clock: Clock, ids: Ids, check: bool, tell: Tell = nobody
+) -> ImportReport:
+    """Take over a directory of the Rust program and leave it at rest. With `check` it is only read."""
+    paths = Paths(root)
+    try:
+        if kind_of(fs, paths) != "rust":
+            raise InvalidRequest(
+                f"{root} is not a directory of the Rust program: there is nothing to import", path=root
+            )
+        guard = _take(fs, paths)
+        try:
+            if check:
+                return look(fs, paths, options.recovery == "salvage", tell)
+            return import_rust(fs, paths, options, clock, ids, tell)
+        finally:
+            guard.release()
+    except (OSError, EOFError) as error:
+        raise StorageError(f"{root} cannot be imported: {error}", path=root) from error
 
 
 def _take(fs: Fs, paths: Paths) -> Lock:

@@ -21,7 +21,7 @@ from topics.model.errors import StoreLocked, Throttled, TopicsError
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = (
     "serve", "config", "topics", "create", "append", "read", "watch", "info", "delete", "drop", "claim", "ack",
-    "nack", "redrive", "group", "top", "dump", "doctor", "pipeline",
+    "nack", "redrive", "group", "top", "dump", "import", "doctor", "pipeline",
 )  # fmt: skip
 
 

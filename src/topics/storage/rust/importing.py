@@ -38,10 +38,14 @@ _SURVEYED: Final = 0.5
 
 
 def look(fs: Fs, paths: Paths, salvage: bool, tell: Tell) -> ImportReport:
-    """What an import would say. Writes nothing."""
+    """What an import says, or, where it is made and not finished yet, what it said. Writes nothing."""
+    staging = Paths(paths.importing)
+    if fs.exists(f"{staging.root}/FORMAT"):
+        there = staging.import_report if fs.exists(staging.import_report) else paths.import_report
+        return decode_report(read_file(fs, there))
     handles = Handles(fs)
     try:
-        return survey(fs, paths, Paths(paths.importing), handles, salvage, tell).report
+        return survey(fs, paths, staging, handles, salvage, tell).report
     finally:
         handles.close()
 

@@ -31,7 +31,7 @@ from tests.unit.storage.rust.engine import (
 )
 from topics.format.ops import prepare
 from topics.model.config import make_config
-from topics.rules.lease import LEASED
+from topics.rules.lease_values import LEASED
 
 # -- snapshot and WAL together -----------------------------------------------------------------------------------------
 
