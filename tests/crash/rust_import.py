@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from random import Random
 
 from tests.crash.life import listed
 from tests.crash.sweeps import ERRORS
@@ -95,19 +96,19 @@ def check(store: Store) -> None:
     assert str(image(store)) == _expected()
 
 
-def go_on(disk: FakeDisk) -> None:
+def go_on(disk: FakeDisk, shards: int = 1) -> None:
     """Open what is there, write to it, cut the power, and look again."""
     disk.restart()
     check_untouched(disk)
     order = OrderFs(disk, listed)
-    store = opened(order)
+    store = opened(order, wal_shards=shards)
     check(store)
     done = store.append("b", prepare([{"data": "after"}]))
     store.drive(done.submission)
     assert not order.violations, order.violations
     disk.power_cut()
     disk.restart()
-    again = opened(disk)
+    again = opened(disk, wal_shards=shards)
     assert again.topics["b"].head == done.first_seq
     assert again.report == []
     assert not [path for path in disk.files() if ".topics.import" in path]
@@ -150,14 +151,16 @@ def count_mutations() -> int:
     return disk.calls - before
 
 
-def try_crash(*points: int, kind: CrashKind, seed: int) -> None:
-    """A crash in the middle of the n-th change to the disk; with several points, again in the opening after it."""
+def try_crash(*points: int, kind: CrashKind, seed: int, reshard: bool = False) -> None:
+    """A crash in the middle of the n-th change to the disk; with several points, again in the opening after it, which
+    may ask for another number of shards."""
     disk = start()
     disk.rng.seed(seed * 100_003 + sum(points))
+    shards = Random(seed)
     for nth in points:
         disk.crash_at(disk.calls + nth, kind)
         try:
-            opened(OrderFs(disk, listed))
+            opened(OrderFs(disk, listed), wal_shards=shards.randint(1, 3) if reshard else 1)
         except PowerOff:
             pass
         disk.crash_at(None)
@@ -165,4 +168,4 @@ def try_crash(*points: int, kind: CrashKind, seed: int) -> None:
             disk.kill() if kind == "kill" else disk.power_cut()
         check_untouched(disk)
         disk.restart()
-    go_on(disk)
+    go_on(disk, shards.randint(1, 3) if reshard else 1)

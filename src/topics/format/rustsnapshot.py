@@ -74,8 +74,9 @@ class RustRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def frame_size(self) -> int:
-        names = len(self.node or b"") + len(self.tag or b"")
-        return OVERHEAD + names + len(encode_envelope(self.data, self.meta, None))
+        """Of its Append, without making it: the envelope is `{"d":…}`, or `{"m":…,"d":…}`."""
+        envelope = 6 + len(self.data) + (5 + len(self.meta) if self.meta is not None else 0)
+        return OVERHEAD + len(self.node or b"") + len(self.tag or b"") + envelope
 
     def frame(self, topic_id: int, ts: int) -> bytes:
         """The Append that would have logged it."""
