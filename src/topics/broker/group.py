@@ -298,13 +298,12 @@ class ConsumerGroups:
                 return batch
 
     def _fetch(self, who: Asked, most: int, budget: int, claim_idle_ms: int | None) -> Steps[tuple[Batch, bool]]:
-        place, absent, _ = yield from self._entered(who, None, lambda place, now: who.member not in place.group.members)
-        if absent:
-            yield from self.join(who.topic, who.group, who.member)
-        matches = self._matches(place)
+        matches: Matches | None = None
 
         def act(place: Place, now: Now) -> Fetched | None:
             found = place.group
+            if who.member not in found.members or (matches is None) != (found.config.filter is None):
+                return None
             if matches is not None and max(found.cursor, place.topic.dead.floor + 1) < matches.first:
                 return None  # somebody went back meanwhile
             if found.is_stream:
@@ -313,6 +312,11 @@ class ConsumerGroups:
             return order_fetch(place, ask, budget, claim_idle_ms, now, matches)
 
         place, fetched, now = yield from self._entered(who, None, act)
+        if fetched is None:
+            if who.member not in place.group.members:
+                yield from self.join(who.topic, who.group, who.member)
+            matches = self._matches(place)
+            place, fetched, now = yield from self._entered(who, None, act)
         if fetched is None:
             return Batch(place.topic), True
         return (yield from self._batch(place, fetched, now)), fetched.moved

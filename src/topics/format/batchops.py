@@ -17,7 +17,6 @@ from topics.format.append_columns import prepare_columns
 from topics.format.checksum import Buffer
 from topics.format.checksum import portable as xxh3_64
 from topics.format.columns import Columns, int_column, text_column
-from topics.format.control import LeaseRow
 from topics.format.decode import decode_columns
 from topics.format.envelope import BadEnvelope, accounted_bytes, decode_key, split_envelope, split_raw
 from topics.format.frame import BadFrame
@@ -30,6 +29,7 @@ from topics.format.layout import check_layout as _check_layout
 from topics.format.layout import parts_of as _parts
 from topics.format.layout import segment_fault as _segment_fault
 from topics.format.layout import wal_fault as _wal_fault
+from topics.format.leases import LeaseRow, pack_leases
 from topics.format.prepare import prepare
 from topics.format.render import AS_DELIVERY, AS_JOB, NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
@@ -53,6 +53,7 @@ __all__ = [
     "find_sync_marks",
     "index_staged",
     "make_records",
+    "pack_leases",
     "prepare",
     "prepare_body",
     "prepare_columns",

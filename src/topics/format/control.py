@@ -16,7 +16,9 @@ from typing import Final, Self
 import msgspec
 
 from topics.format.fields import BadBody, FieldReader, lp
+from topics.format.leases import LeaseRow
 from topics.format.marks import FileMark, Mark, MarkRow, PlainMark, SnapshotMark, SyncMark, decode_mark
+from topics.format.ops import pack_leases
 from topics.model import limits
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "HeadWatermark",
     "Lease",
     "LeaseEvent",
+    "LeaseRow",
     "LostRange",
     "LostReason",
     "Mark",
@@ -298,10 +301,6 @@ class LeaseEvent(enum.IntEnum):
     """Ours: it went to the dead letters; the Delete that takes it from the queue is in the same submission."""
 
 
-LeaseRow = tuple[int, int, int, int]
-"""(seq, lease_id, deadline, deliveries). A released one's deadline is when it may be claimed again, 0 = at once."""
-
-
 class Lease(msgspec.Struct, frozen=True):
     """u8 event, u64 lease_id, u64 deadline, u64 deliveries, lp node; ours then u32 n, n x (u64 seq, lease_id, deadline,
     deliveries): the other jobs of the same call. The frame's seq names the first one."""
@@ -316,10 +315,7 @@ class Lease(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         fixed = struct.pack("<BQQQ", self.event, self.lease_id, self.deadline, self.deliveries)
         body = fixed + lp(self.node.encode())
-        if self.more:
-            count = len(self.more)
-            body += struct.pack(f"<I{4 * count}Q", count, *chain.from_iterable(self.more))
-        return body
+        return body + _U32.pack(len(self.more)) + pack_leases(self.more, 0, 0) if self.more else body
 
     @classmethod
     def decode(cls, body: bytes) -> Lease:
@@ -334,10 +330,13 @@ class Lease(msgspec.Struct, frozen=True):
             raise BadBody(f"lease event {fixed[0]} is unknown")
         return cls(*fixed, more)
 
-    @classmethod
-    def of(cls, event: LeaseEvent, node: str, rows: Sequence[LeaseRow]) -> Lease:
+    @staticmethod
+    def body_of(event: LeaseEvent, node: str, rows: Sequence[LeaseRow], shift: int) -> bytes:
+        """The body that says all of them; `shift` is added to every deadline but 0."""
         _, lease_id, deadline, deliveries = rows[0]
-        return cls(event, lease_id, deadline, deliveries, node, tuple(rows[1:]))
+        deadline = deadline + shift if deadline else 0
+        body = struct.pack("<BQQQ", event, lease_id, deadline, deliveries) + lp(node.encode())
+        return body + _U32.pack(len(rows) - 1) + pack_leases(rows, 1, shift) if len(rows) > 1 else body
 
     def rows(self, seq: int) -> list[LeaseRow]:
         return [(seq, self.lease_id, self.deadline, self.deliveries), *self.more]

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import enum
 import struct
-from itertools import chain
 
 import msgspec
 
 from topics.format.fields import BadBody, FieldReader, lp
+from topics.format.leases import LeaseRow
+from topics.format.ops import pack_leases
 
-GroupOpRow = tuple[int, int, int, int]
+GroupOpRow = LeaseRow
 """(seq, token, until, deliveries)."""
 
 
@@ -57,7 +58,8 @@ class GroupOp(msgspec.Struct, frozen=True):
     text: bytes = b""
     rows: tuple[GroupOpRow, ...] | list[GroupOpRow] = ()
 
-    def encode(self) -> bytes:
+    def encode(self, shift: int = 0) -> bytes:
+        """`shift` is added to every time of its rows but 0."""
         return b"".join(
             (
                 struct.pack("<B", self.event),
@@ -65,7 +67,8 @@ class GroupOp(msgspec.Struct, frozen=True):
                 lp(self.member.encode()),
                 struct.pack("<QQ", self.number, self.lost),
                 lp(self.text),
-                struct.pack(f"<I{4 * len(self.rows)}Q", len(self.rows), *chain.from_iterable(self.rows)),
+                struct.pack("<I", len(self.rows)),
+                pack_leases(self.rows, 0, shift),
             )
         )
 

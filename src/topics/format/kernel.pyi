@@ -4,8 +4,8 @@ from typing import Any
 from topics.format.append_columns import ColumnBatch
 from topics.format.checksum import Buffer
 from topics.format.columns import Columns
-from topics.format.control import LeaseRow
 from topics.format.decode import Decoded
+from topics.format.leases import LeaseRow
 from topics.format.prepared import Prepared, WalScan
 
 def xxh3_64(buf: Buffer) -> int: ...
@@ -113,6 +113,7 @@ def render_ack(
     waited_ns: int,
     total_ns: int,
 ) -> bytes: ...
+def pack_leases(rows: Sequence[LeaseRow], start: int, shift: int) -> bytes: ...
 def rebuild_idx(data: Buffer, first_seq: int, end: int) -> tuple[bytes, int, int]: ...
 def render_json(
     buf: Buffer,

@@ -375,10 +375,9 @@ class Leases:
         """The least seq that is not settled: what a group calls `committed`."""
         if self._low is None or len(self._low) > 2 * len(self.entries) + SLACK:
             self._low = Spans((0, seq) for seq in self.entries)
-        entries = self.entries
         begun = next(iter(self._begun), self.position)
-        lowest = self._low.first(lambda _, seq: seq in entries)
-        return begun if lowest is None else min(begun, lowest[1])
+        lowest = self._low.first_in(self.entries)
+        return begun if lowest is None else min(begun, lowest)
 
     def unsettled(self) -> int:
         return len(self.entries) + len(self._begun)

@@ -5,7 +5,7 @@ What no longer counts stays until it comes to the top, or until whoever owns thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 
 
@@ -31,6 +31,22 @@ class Spans:
             return None
         found, first, end = heappop(self._heap)
         return found, range(first, end)
+
+    def first_in(self, seqs: Container[int]) -> int | None:
+        """The least seq of the least number that is among these; what is found before it is dropped."""
+        heap = self._heap
+        while heap:
+            number, first, end = heap[0]
+            seq = first
+            while seq < end and seq not in seqs:
+                seq += 1
+            if seq == first:
+                return seq
+            if seq < end:
+                heapreplace(heap, (number, seq, end))
+            else:
+                heappop(heap)
+        return None
 
     def first(self, counts: Callable[[int, int], bool]) -> tuple[int, int] | None:
         """(number, seq) of the least that counts; what is found before it is dropped."""

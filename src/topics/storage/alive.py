@@ -24,6 +24,8 @@ def live_runs(topic: Topic, first: int, last: int, overlay: DeadSet | None = Non
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending seqs as inclusive ranges."""
+    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:
+        return [(seqs[0], seqs[-1])]
     runs: list[tuple[int, int]] = []
     for seq in seqs:
         if runs and runs[-1][1] >= seq - 1:

@@ -47,6 +47,18 @@ class DeadSet:
         bit = seq % BLOCK
         return bool(block[bit >> 3] >> (bit & 7) & 1)
 
+    def has_any(self, first: int, last: int) -> bool:
+        """Whether one of first..last is gone, where that is quickly seen; True where it takes a closer look."""
+        number = first // BLOCK
+        if first <= self.floor or last // BLOCK != number or last < first:
+            return True
+        block = self._blocks.get(number)
+        if block is None:
+            return False
+        bit = first % BLOCK
+        piece = int.from_bytes(block[bit >> 3 : (last % BLOCK >> 3) + 1], "little")
+        return bool(piece >> (bit & 7) & (1 << last - first + 1) - 1)
+
     def raise_floor(self, floor: int) -> None:
         if floor <= self.floor:
             return

@@ -56,7 +56,7 @@ class Groups:
         if event == GroupEvent.CLAIMED:
             # A record may have gone between the fetch and now: its lease would never end.
             rows = op.rows
-            if rows and dead.mask(rows[0][0], rows[-1][0] - rows[0][0] + 1) is not None:
+            if rows and dead.has_any(rows[0][0], rows[-1][0]):
                 rows = [row for row in rows if row[0] not in dead]
             group.apply_claimed(op.member, rows, op.number, op.lost, now_ms)
         elif event == GroupEvent.SETTLED:
@@ -116,9 +116,7 @@ class Groups:
     def frame(self, topic_id: int, op: GroupOp, now_ms: int, flags: int) -> bytes:
         """The op is in monotonic time."""
         shift = self.shift_ms
-        rows = [(seq, token, until + shift if until else 0, count) for seq, token, until, count in op.rows]
-        body = GroupOp(op.event, op.group, op.member, op.number, op.lost, op.text, rows).encode()
-        return encode_frame(Kind.GROUP, topic_id, body, ts=now_ms + shift, flags=flags)
+        return encode_frame(Kind.GROUP, topic_id, op.encode(shift), ts=now_ms + shift, flags=flags)
 
     def cut(self, now_ms: int) -> list[GroupCut]:
         return [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from topics.storage.topic import Topic
 
 SCAN_MAX = 100_000
 """Seqs that one call looks at for those that a filter lets through."""
-_CHUNK = 1024
+_CHUNK_MIN = 256
 
 
 @dataclass(slots=True)
@@ -193,7 +192,7 @@ class _Budget:
         topic = self.topic
         end = _sure_end(topic, first, end)
         if matches is None:
-            seqs = list(islice(_live(topic, first, end), most))
+            seqs = _live(topic, first, end, most)
             through = end - 1 if len(seqs) < most else 0
         else:
             there = [seq for seq in matches.seqs if first <= seq < end]
@@ -219,15 +218,17 @@ def _sure_end(topic: Topic, first: int, end: int) -> int:
     return end
 
 
-def _live(topic: Topic, first: int, end: int) -> Iterator[int]:
-    """Live seqs of first..end-1, those whose end is ordered left out."""
+def _live(topic: Topic, first: int, end: int, most: int) -> list[int]:
+    """Up to `most` live seqs of first..end-1, those whose end is ordered left out."""
     overlay = topic.ordered.overlay
     seq = first
-    while (seq := topic.dead.next_live(seq, end)) < end:
-        last = min(seq + _CHUNK, end) - 1
+    seqs: list[int] = []
+    while len(seqs) < most and (seq := topic.dead.next_live(seq, end)) < end:
+        last = min(seq + max(most - len(seqs), _CHUNK_MIN), end) - 1
         for low, high in live_runs(topic, seq, last, overlay):
-            yield from range(low, high + 1)
+            seqs += range(low, min(high + 1, low + most - len(seqs)))
         seq = last + 1
+    return seqs
 
 
 def _pass_gap(topic: Topic, position: int) -> tuple[Gap | None, int]:

@@ -50,7 +50,9 @@ class Queue:
         leases = self.leases
         if event == LeaseEvent.CLAIMED:
             # A record may have gone between the claim and now: its lease would never end.
-            leases.apply_claimed(node, [row for row in rows if row[0] not in dead], now_ms)
+            if dead.has_any(rows[0][0], rows[-1][0]):
+                rows = [row for row in rows if row[0] not in dead]
+            leases.apply_claimed(node, rows, now_ms)
         elif event == LeaseEvent.RELEASED:
             leases.apply_released([Released(*row) for row in rows if row[0] not in dead], now_ms)
         elif event == LeaseEvent.EXTENDED:
@@ -131,8 +133,7 @@ class Queue:
     ) -> bytes:
         """Rows are in monotonic time."""
         shift = self.shift_ms
-        logged = [(seq, token, until + shift if until else 0, count) for seq, token, until, count in rows]
-        body = Lease.of(event, node, logged).encode()
+        body = Lease.body_of(event, node, rows, shift)
         return encode_frame(Kind.LEASE, topic_id, body, seq=rows[0][0], ts=now_ms + shift, flags=flags)
 
     def cut(self, now_ms: int) -> QueueCut:

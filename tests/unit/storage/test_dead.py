@@ -129,3 +129,22 @@ def test_every_change_raises_the_version() -> None:
     dead.raise_floor(2)
     assert dead.version == again
     assert dead.freeze().version == again
+
+
+@given(
+    floor=st.integers(0, 20),
+    dead=st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 40)), max_size=8),
+    first=st.integers(1, 9000),
+    count=st.integers(1, 600),
+)
+def test_a_quick_look_never_misses_what_is_gone(
+    floor: int, dead: list[tuple[int, int]], first: int, count: int
+) -> None:
+    found = DeadSet(floor)
+    for start, more in dead:
+        found.mark(start, start + more)
+    last = first + count - 1
+    gone = any(seq in found for seq in range(first, last + 1))
+    assert found.has_any(first, last) or not gone
+    if first > floor and first // BLOCK == last // BLOCK:
+        assert found.has_any(first, last) == gone
