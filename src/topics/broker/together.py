@@ -90,7 +90,7 @@ def ack_together(store: Store, queues: Queues, name: str, calls: Sequence[Done],
         seen: set[int] = set()
         taken = []
         for node, seqs, tokens in calls:
-            fits = bool(seqs) and seen.isdisjoint(seqs) and queue.leases.holds_all(node, seqs, tokens, now.ms)
+            fits = bool(seqs) and seen.isdisjoint(seqs) and queue.leases.holds_all(node, seqs, tokens)
             taken.append(fits)
             if fits:
                 seen.update(seqs)

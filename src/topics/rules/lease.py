@@ -33,6 +33,7 @@ fresh: that is begun, judged and ended together, without a look at each.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice, repeat
@@ -68,6 +69,7 @@ FAR_MS: Final = 86_400_000
 
 _new = tuple.__new__
 """Makes named tuples of rows without a call of Python for each."""
+_exhaust = deque[object](maxlen=0).extend
 
 
 class Leases:
@@ -125,13 +127,18 @@ class Leases:
                 spent.append(seq)
             else:
                 picked.append(Grant(seq, entry.deliveries + 1))
+        again = len(picked)
         while len(picked) < total and (seqs := list(islice(fresh, total - len(picked)))):
             self.position = seqs[-1] + 1
             if not (entries.keys().isdisjoint(seqs) and begun.keys().isdisjoint(seqs)):
                 seqs = [seq for seq in seqs if seq not in entries and seq not in begun]
-            begun.update(zip(seqs, repeat(None)))
+            begun.update(dict.fromkeys(seqs))
             picked += map(_new, repeat(Grant), zip(seqs, repeat(1)))
-        return Deal(_in_turn(picked, asks) if in_turn else _round_robin(picked, asks), spent)
+        hands = _in_turn(picked, asks) if in_turn else _round_robin(picked, asks)
+        if again:
+            for hand in hands:
+                hand.sort()
+        return Deal(hands, spent)
 
     def deal_idle(
         self, ask: Ask, now_ms: int, min_idle_ms: int, seqs: Iterable[int] | None = None, max_deliveries: int = 0
@@ -174,17 +181,18 @@ class Leases:
             return "expired"
         return "token" if token is not None and token != entry.token else None
 
-    def holds_all(self, holder: str, seqs: Sequence[int], tokens: Iterable[int | None], now_ms: int) -> bool:
-        """True if `holder` may act on each of them, by these tokens, and nothing is under way for any."""
-        if len(set(seqs)) < len(seqs) or not self._in_hand.keys().isdisjoint(seqs):
+    def holds_all(self, holder: str, seqs: Sequence[int], tokens: Sequence[int | None]) -> bool:
+        """True if `holder` may act on each of them, by these tokens, and nothing is under way for any. Only after a
+        sweep of the same moment: what it left to a holder has not run out, unless it is in hand."""
+        mine = self._holders.get(holder)
+        if mine is None or not mine.issuperset(seqs) or not self._in_hand.keys().isdisjoint(seqs):
             return False
-        for entry, token in zip(map(self.entries.get, seqs), tokens, strict=True):
-            if entry is None:
-                return False
-            kind, owner, current, until, _, _, _ = entry
-            if kind != LEASED or owner != holder or now_ms > until or (token is not None and token != current):
-                return False
-        return True
+        if len(set(seqs)) < len(seqs):
+            return False
+        if tokens.count(None) == len(seqs):
+            return True
+        known = map(self.entries.__getitem__, seqs)
+        return all(token is None or token == entry.token for token, entry in zip(tokens, known, strict=True))
 
     def is_leased(self, seq: int, token: int) -> bool:
         return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token == token
@@ -203,9 +211,11 @@ class Leases:
 
     def hold(self, seqs: Sequence[int], what: object) -> None:
         entries = self.entries
-        fresh = [seq for seq in seqs if seq not in entries]
-        self._begun.update(zip(fresh, repeat(what)))
-        self._in_hand.update(zip([seq for seq in seqs if seq in entries] if fresh else seqs, repeat(what)))
+        fresh = seqs if entries.keys().isdisjoint(seqs) else [seq for seq in seqs if seq not in entries]
+        if fresh:
+            self._begun.update(dict.fromkeys(fresh, what))
+        if len(fresh) < len(seqs):
+            self._in_hand.update(dict.fromkeys([seq for seq in seqs if seq in entries] if fresh else seqs, what))
 
     def give_back(self, seqs: Iterable[int], now_ms: int) -> None:
         """Nothing came of it: each is again what it was. A fresh one is READY, for the position has passed it."""
@@ -243,8 +253,8 @@ class Leases:
             return False
         if not self.entries.keys().isdisjoint(seqs) or min(deliveries) < 1:
             return False
-        for seq in seqs:
-            self._begun.pop(seq, None)
+        if self._begun:
+            _exhaust(map(self._begun.pop, seqs, repeat(None)))
         made = zip(repeat(LEASED), repeat(holder), tokens, untils, deliveries, repeat(now_ms), repeat(now_ms))
         self.entries.update(zip(seqs, map(_new, repeat(Entry), made), strict=True))
         self.tally[LEASED] += len(seqs)
@@ -283,13 +293,13 @@ class Leases:
                 self._end(seq)
                 self._put(seq, known._replace(kind=PARKED, until=0))
 
-    def apply_settled(self, seqs: Iterable[int]) -> int:
+    def apply_settled(self, seqs: Sequence[int]) -> int:
         """They are done with. Returns how many were not so before."""
         return len(self.drop(seqs))
 
     def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
         """The records first..last are gone: so is all that was pending on them, which is returned."""
-        seqs: Iterable[int] = range(first, last + 1)
+        seqs: Sequence[int] = range(first, last + 1)
         if last - first + 1 > len(self.entries) + len(self._begun):
             seqs = [seq for known in (self.entries, self._begun) for seq in known if first <= seq <= last]
         return self.drop(seqs)
@@ -328,26 +338,29 @@ class Leases:
         if len(self._due) > 2 * (self.tally[LEASED] + self.tally[DELAYED]) + SLACK:
             self._due = self._all_due()
 
-    def drop(self, seqs: Iterable[int]) -> list[tuple[int, Entry]]:
+    def drop(self, seqs: Sequence[int]) -> list[tuple[int, Entry]]:
         """Whatever was pending on these ends; it is returned."""
         entries, in_hand, begun, tally = self.entries, self._in_hand, self._begun, self.tally
+        first = entries.get(seqs[0]) if seqs else None
+        mine = self._holders.get(first.holder) if first is not None else None
+        if first is not None and mine is not None and mine.issuperset(seqs) and len(set(seqs)) == len(seqs):
+            # As a rule somebody settles what he holds.
+            mine.difference_update(seqs)
+            if not mine:
+                del self._holders[first.holder]
+            tally[LEASED] -= len(seqs)
+            _exhaust(map(in_hand.pop, seqs, repeat(None)))
+            return list(zip(seqs, map(entries.pop, seqs), strict=True))
         dropped = []
-        holder, mine = "", set[int]()
         for seq in seqs:
             known = entries.pop(seq, None)
             if known is None:
                 begun.pop(seq, None)
                 continue
             in_hand.pop(seq, None)
-            kind, owner, _, _, _, _, _ = known
-            tally[kind] -= 1
-            if kind == LEASED:
-                if owner is not holder:
-                    holder, mine = owner, self._holders[owner]
-                mine.discard(seq)
-                if not mine:
-                    del self._holders[holder]
-                    holder = ""
+            tally[known.kind] -= 1
+            if known.kind == LEASED:
+                self._unhold(seq, known.holder)
             dropped.append((seq, known))
         return dropped
 
@@ -457,13 +470,13 @@ class Leases:
 
 def _in_turn(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
     rest = iter(picked)
-    return [sorted(islice(rest, ask.most)) for ask in asks]
+    return [list(islice(rest, ask.most)) for ask in asks]
 
 
 def _round_robin(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
     if len(asks) == 1:
-        return [sorted(picked)]
+        return [picked]
     grants: list[list[Grant]] = [[] for _ in asks]
     for grant, owner in zip(picked, share(len(picked), [ask.most for ask in asks]), strict=True):
         grants[owner].append(grant)
-    return [sorted(hand) for hand in grants]
+    return grants

@@ -239,7 +239,7 @@ def judge(
     """Nothing is changed yet; raises WaitFirst while something is under way for a record that is named. `freeing`: a
     parked record is anybody's."""
     leases, head = place.group.leases, place.topic.head
-    if leases.holds_all(member, seqs, tokens, now.ms):
+    if leases.holds_all(member, seqs, tokens):
         return GroupVerdict(list(seqs))
     under_way = leases.under_way
     for seq in seqs:

@@ -206,7 +206,7 @@ def _judge(
     """Nothing is changed yet; raises WaitFirst while something is under way for a job that is named."""
     queue = queue_of(topic)
     sweep(topic, shard, now)
-    if not queue.has_gone and queue.leases.holds_all(node, seqs, tokens, now.ms):
+    if not queue.has_gone and queue.leases.holds_all(node, seqs, tokens):
         return Verdict(list(seqs))
     verdict = Verdict()
     under_way, judge = queue.leases.under_way, queue.judge
