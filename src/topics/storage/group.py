@@ -21,6 +21,7 @@ from topics.rules.lease import Leases
 from topics.rules.lease_columns import Packed, pack, unpack
 from topics.rules.lease_values import Cut
 from topics.storage.dead import DeadSet
+from topics.storage.queue import ran_out
 
 
 class GroupCut(NamedTuple):
@@ -104,12 +105,18 @@ class Groups:
         for group in self.by_name.values():
             group.leases.drop(seqs)
 
-    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> None:
+    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> list[GroupOp]:
+        """See `Queue.restart`."""
         then_ms = max(wall_ms, self.seen_ms)
         self.shift_ms = then_ms - now_ms
         self.making = {}
+        ended = []
         for group in self.by_name.values():
+            over = ran_out(group.leases, then_ms) if keep_leases else []
+            if over:
+                ended.append(GroupOp(GroupEvent.RELEASED, group.name, rows=over))
             group.restart(then_ms, now_ms, keep_leases, lambda seq: seq <= head and seq not in dead, head)
+        return ended
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 

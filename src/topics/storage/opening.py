@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from topics.format.checksum import shard_of
+from topics.format.control import LeaseEvent
 from topics.format.frame import DURABLE
 from topics.format.snapshot import Position, SnapshotHead, encode_row
 from topics.host.clock import Clock
@@ -23,6 +24,7 @@ from topics.storage.rust.report import ImportReport
 from topics.storage.stagereplay import adopt_staged
 from topics.storage.store import Store, make_directories
 from topics.storage.submission import Submission
+from topics.storage.topic import Topic
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
 from topics.storage.walread import FileRead, GroupRead
@@ -148,6 +150,7 @@ def _recover(store: Store, tell: Tell) -> None:
         _change_layout(store)
         found.recovered.announce.clear()
         found.recovered.cut_back.clear()
+        found.recovered.ran_out.clear()
     _start_shards(store, found)
     store.write_boot()
 
@@ -175,15 +178,24 @@ def _adopt(store: Store, found: Found) -> None:
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
         topic.tokens.restart(topic.tokens.next if found.clean else None)
-        keep = topic.config.leases_durable
-        if topic.groups is not None:
-            topic.groups.restart(wall_ms, now // 1_000_000, keep, topic.dead, topic.head)
-        if topic.queue is not None:
-            topic.queue.restart(wall_ms, now // 1_000_000, keep, topic.dead, topic.head)
+        found.recovered.ran_out += [(topic, frame) for frame in _restart_leases(topic, wall_ms, now // 1_000_000)]
     adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())
     store.routers.rows = list(found.snapshot.routers)
     store.rows = {row.id: encode_row(row) for row in found.snapshot.topics if row.id in store.by_id}
+
+
+def _restart_leases(topic: Topic, wall_ms: int, now_ms: int) -> list[bytes]:
+    """Frames that tell of leases that ran out meanwhile."""
+    keep, frames = topic.config.leases_durable, []
+    if topic.groups is not None:
+        for op in topic.groups.restart(wall_ms, now_ms, keep, topic.dead, topic.head):
+            frames.append(topic.groups.frame(topic.id, op, now_ms, DURABLE))
+    if topic.queue is not None:
+        rows = topic.queue.restart(wall_ms, now_ms, keep, topic.dead, topic.head)
+        if rows:
+            frames.append(topic.queue.frame(topic.id, LeaseEvent.RELEASED, "", rows, now_ms, DURABLE))
+    return frames
 
 
 def _change_layout(store: Store) -> None:
@@ -204,9 +216,12 @@ def _change_layout(store: Store) -> None:
 
 
 def _start_shards(store: Store, found: Found) -> None:
-    """Every start begins a new file in every shard; what was found missing is logged and synced in it first."""
+    """Every start begins a new file in every shard; what was found missing is logged and synced in it first, and so
+    are leases that ran out meanwhile."""
     options = store.options
     announced = store.announce(found.recovered.announce)
+    for topic, frame in found.recovered.ran_out:
+        announced.setdefault(topic.shard, []).append(frame)
     for router in found.recovered.cut_back:
         frame = router.cursor_frame(router.cursor, router.forwarded, store.clock.now_ms(), DURABLE)
         announced.setdefault(store.by_id[router.dest_id].shard, []).append(frame)

@@ -77,13 +77,15 @@ class Queue:
             if entry.kind == LEASED:
                 self._gone[seq] = entry
 
-    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> None:
-        """What was found on disk becomes what this process goes on with."""
+    def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> list[LeaseRow]:
+        """What was found on disk becomes what this process goes on with. Returns leases that were to survive and ran
+        out meanwhile, to be logged: a clock that is set back later must not revive them."""
         then_ms = max(wall_ms, self.seen_ms)
         self.shift_ms = then_ms - now_ms
         entries = self.leases.entries
         if any(seq in dead or seq > head for seq in entries):
             self.leases.keep({seq: entry for seq, entry in entries.items() if seq not in dead and seq <= head})
+        over = ran_out(self.leases, then_ms) if keep_leases else []
         self.leases.restart(then_ms, now_ms, keep_leases)
         # A claim passes over jobs whose delete is on its way; where that was lost with the power, they are fresh again.
         self.leases.position = end = min(self.leases.position, head + 1)
@@ -93,6 +95,7 @@ class Queue:
         if seq < end:
             self.leases.position = seq
         self._gone.clear()
+        return over
 
     # -- leases on records that are gone -------------------------------------------------------------------------------
 
@@ -138,6 +141,15 @@ class Queue:
 
     def cut(self, now_ms: int) -> QueueCut:
         return QueueCut(self.leases.cut(), self.dead_lettered, now_ms, self.shift_ms)
+
+
+def ran_out(leases: Leases, then_ms: int) -> list[LeaseRow]:
+    """Leases that are over at `then_ms`, as rows that release them."""
+    return [
+        (seq, entry.token, 0, entry.deliveries)
+        for seq, entry in sorted(leases.entries.items())
+        if entry.kind == LEASED and then_ms > entry.until
+    ]
 
 
 def queue_row(cut: QueueCut) -> QueueRow:

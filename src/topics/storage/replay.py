@@ -65,6 +65,8 @@ class Recovered:
     routers: dict[int, Router] = field(default_factory=dict)
     cut_back: list[Router] = field(default_factory=list)
     """Routers that were ahead of their source: their cursors are to be logged before the first write."""
+    ran_out: list[tuple[Topic, bytes]] = field(default_factory=list)
+    """Frames about leases that ended while nobody was there: to be logged before the first write."""
     unknown: list[str] = field(default_factory=list)
     """Frames of topics nobody knows, for the report."""
     spent: list[Spent] = field(default_factory=list)

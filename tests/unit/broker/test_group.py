@@ -184,3 +184,20 @@ def test_seqs_that_only_ram_knew_are_nobodys_settled_records() -> None:
     bench.kill()
     bench.open()
     assert bench.seqs() == list(range(1, 41))
+
+
+def test_a_lease_that_ran_out_before_a_start_is_not_revived_by_a_clock_set_back() -> None:
+    bench = GroupBench()
+    bench.append("t", 1, durability="fsync", leases_durable=True)
+    bench.append("q", 1, type="queue", durability="fsync", leases_durable=True)
+    bench.run(bench.broker.groups.put("t", "g", GroupConfig(visibility_ms=1_000), Where(to="earliest")))
+    assert bench.seqs() == [1]
+    assert [row[0] for row in bench.run(bench.broker.queues.claim("q", "m", 1, 1_000)).rows] == [1]
+    bench.kill()
+    bench.clock.advance(1_001)
+    bench.open()
+    bench.clock.step_wall(-3_600_000)
+    bench.cut_power()
+    bench.open()
+    assert bench.seqs("other") == [1]
+    assert [row[0] for row in bench.run(bench.broker.queues.claim("q", "other", 1, 1_000)).rows] == [1]
