@@ -17,7 +17,8 @@ from tests.unit.broker.plain_leases import FRESH, SETTLED, Item, Paper, Shown, S
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
-from topics.rules.lease import Entry, Kind, Leases
+from topics.rules.lease import Leases
+from topics.rules.lease_values import Entry, Kind
 from topics.storage.topic import Topic
 from topics.testing.cut import Mode
 from topics.testing.disk import CrashKind, PowerOff
