@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 WORKERS ?= 2
 SEEDS ?= 20000
+KILLS ?= 100
 
 # What the build of the package reads; a change of any of them builds it again.
 BUILD_INPUTS := pyproject.toml $(wildcard setup.py src/topics/format/*.pyx src/topics/format/*.pxi src/topics/format/*.pxd)
@@ -54,8 +55,9 @@ bench: $(VENV)/.dev ## every benchmark, one after the other
 	@for file in $(sort $(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
 
 .PHONY: soak
-soak: $(VENV)/.dev ## power-cut simulation over many seeds (SEEDS=20000)
+soak: $(VENV)/.dev ## power-cut simulation over many seeds, and Spark's kills (SEEDS=20000 KILLS=100)
 	$(BIN)/python -m tests.crash.soak --seeds $(SEEDS)
+	$(BIN)/python -m tests.spark.soak --rounds $(KILLS)
 
 .PHONY: demo
 demo: $(VENV)/.dev ## a shop's events through server, Spark stream, history tables and a report, in ./topics-demo

@@ -31,22 +31,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def start_session() -> SparkSession:
     import topics.spark
 
+    return topics.spark.session(
+        "tests",
+        "local[2,4]",
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.driver.memory": "768m",
+            "spark.sql.streaming.numRecentProgressUpdates": "500",
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = topics.spark.session(
-            "tests",
-            "local[2,4]",
-            conf={
-                "spark.sql.shuffle.partitions": "2",
-                "spark.default.parallelism": "2",
-                "spark.driver.memory": "768m",
-                "spark.sql.streaming.numRecentProgressUpdates": "500",
-            },
-        )
+        session = start_session()
         yield session
         session.stop()
 

@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Server
 
-TOPICS = ("killed.a", "killed.b", "killed.c")
 
-
-def run_until(proxy: Proxy, table: Path, stop: Callable[[], bool]) -> bool:
+def run_until(proxy: Proxy, pattern: str, table: Path, stop: Callable[[], bool]) -> bool:
     """An exporter on the command line, killed with all its processes as soon as `stop` says so; False if it ended
     before."""
     exporter = subprocess.Popen(
-        [sys.executable, "-m", "topics.cli.main", "pipeline", "run", "--once", "--tail", "--topics", "killed.*",
+        [sys.executable, "-m", "topics.cli.main", "pipeline", "run", "--once", "--tail", "--topics", pattern,
          "--table", str(table)],
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env={**os.environ, "TOPICS_URL": proxy.url},
@@ -49,33 +47,38 @@ def run_until(proxy: Proxy, table: Path, stop: Callable[[], bool]) -> bool:
         exporter.wait()
 
 
-def test_exporter_killed_three_times_leaves_a_table_that_is_completed(
-    spark: SparkSession, server: Server, tmp_path: Path
-) -> None:
-    chance = random.Random(7)
-    for topic in TOPICS:
+def kill_exporters(spark: SparkSession, server: Server, table: Path, prefix: str, chance: random.Random) -> None:
+    """Three exporters, each killed at another moment; the fourth one completes what they left."""
+    topics = [f"{prefix}.{name}" for name in "abc"]
+    for topic in topics:
         server.fill(topic, 0, 120, durability="fsync")
     with proxied(server) as proxy:
         requests = chance.randint(1, 4)
-        assert run_until(proxy, tmp_path, lambda: len(proxy.seen) >= requests)
+        assert run_until(proxy, f"{prefix}.*", table, lambda: len(proxy.seen) >= requests)
         # A file is there that no commit names: at once, or a little later, in the middle of a topic or between two.
         files, pause_s = chance.randint(1, 3), chance.random() / 4
-        assert run_until(proxy, tmp_path, lambda: len(list(tmp_path.glob("*/*.parquet"))) >= files)
-        server.fill(TOPICS[0], 120, 40)
+        assert run_until(proxy, f"{prefix}.*", table, lambda: len(list(table.glob("*/*.parquet"))) >= files)
+        server.fill(topics[0], 120, 40)
         done = threading.Event()
-        commits = len(list(tmp_path.glob("*/_delta_log/*.json")))
+        commits = len(list(table.glob("*/_delta_log/*.json")))
 
         def later() -> bool:
-            if len(list(tmp_path.glob("*/_delta_log/*.json"))) > commits:
+            if len(list(table.glob("*/_delta_log/*.json"))) > commits:
                 done.wait(pause_s)
                 return True
             return False
 
-        run_until(proxy, tmp_path, later)
-    asked = options(server, "killed.*", tmp_path, tail=True)
-    assert all(one.error is None for one in run_round(lambda: spark, asked))
-    for topic in TOPICS:
-        assert exported(tmp_path, topic) == served(server, topic)
+        run_until(proxy, f"{prefix}.*", table, later)
+    asked = options(server, f"{prefix}.*", table, tail=True)
+    assert [one.error for one in run_round(lambda: spark, asked) if one.error is not None] == []
+    for topic in topics:
+        assert exported(table, topic) == served(server, topic)
+
+
+def test_exporter_killed_three_times_leaves_a_table_that_is_completed(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    kill_exporters(spark, server, tmp_path, "killed", random.Random(7))
 
 
 def overtaken(spark: SparkSession, server: Server, topic: str, table: Path) -> str | None:
