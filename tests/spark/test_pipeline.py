@@ -15,7 +15,8 @@ import pytest
 
 from topics.model.errors import InvalidRequest
 from topics.model.record import Record
-from topics.spark.history import COMPACT_FILES, History
+from topics.spark.history import History
+from topics.spark.joining import JOIN_FILES
 from topics.spark.parts import parse_shreds
 from topics.spark.pipeline import Exported, PipelineOptions, read_status, rebuild, run_round
 
@@ -200,10 +201,10 @@ def test_many_small_files_become_few_in_seq_order(
 ) -> None:
     asked = options(server, topic, tmp_path, tail=True)
     joined = 0
-    for number in range(COMPACT_FILES):
+    for number in range(JOIN_FILES):
         server.fill(topic, number * 10, 10)
         joined += run(spark, asked).joined
-    assert joined == COMPACT_FILES - 1
+    assert joined == JOIN_FILES - 1
     assert exported(tmp_path, topic) == served(server, topic)
     after = run(spark, asked)
     assert (after.error, after.rows) == (None, 0)

@@ -150,6 +150,6 @@ def test_tidying_that_another_exporter_disturbs_does_not_fail_the_round(
     topic = "disturbed"
     server.fill(topic, 0, 20, durability="fsync")
     asked = options(server, topic, tmp_path, tail=True)
-    with patch.object(History, "_compact", side_effect=CommitFailedError("somebody else was first")):
+    with patch.object(History, "_join", side_effect=CommitFailedError("somebody else was first")):
         assert run(spark, asked).error is None
     assert exported(tmp_path, topic) == served(server, topic)

@@ -26,7 +26,7 @@ def write(history: History, start: int, end: int) -> Written:
     count = end - start
     times = pa.array([0] * count, pa.timestamp("us", tz="UTC"))
     columns = [pa.array(range(start, end)), times, *[pa.nulls(count, pa.string())] * 5]
-    path = Path(history.folder) / f"part-{start}-{id(history)}.parquet"
+    path = Path(history.folder) / f"part-{start:019d}-{id(history)}.parquet"
     with open_parquet(str(path), COLUMNS, 3) as writer:
         writer.write_batch(pa.record_batch(columns, schema=COLUMNS))
     stats = {"numRecords": count, "minValues": {"seq": start}, "maxValues": {"seq": end - 1}, "nullCount": {}}

@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.model.errors import Conflict, InvalidConfig, InvalidRequest
+from topics.spark.joining import TableFile, choose, join
 from topics.spark.parts import Shred, Written, table_schema
 from topics.spark.places import Head, Loss
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-SMALL_BYTES: Final = 64 << 20
-FILE_BYTES: Final = 192 << 20
-COMPACT_FILES: Final = 16
-"""So many small files are worth a rewrite."""
 RECENT_COMMITS: Final = 100
 """Where a commit of this moment is looked for; others may have come after it."""
 VACUUM_HOURS: Final = 24
@@ -37,6 +34,12 @@ def delta() -> Any:
         import deltalake
     except ImportError:
         raise InvalidConfig("history tables need deltalake: pip install 'topics[spark,lake]'") from None
+    from deltalake import transaction
+
+    if not hasattr(transaction, "RemoveAction"):
+        raise InvalidConfig(
+            f"deltalake {deltalake.__version__} is too old for history tables: pip install -U 'topics[spark,lake]'"
+        )
     return deltalake
 
 
@@ -168,23 +171,35 @@ class History:
         from deltalake.exceptions import DeltaError
 
         try:
-            joined = self._compact()
+            joined = self._join()
             self._vacuum()
         except (DeltaError, OSError):  # a file that the other one's tidying took is an OSError
             return 0
         return joined
 
-    def _compact(self) -> int:
-        """Join small files in seq order where there are many."""
-        lake = delta()
-        table = lake.DeltaTable(self.folder)
-        sizes = [int(size) for size in _column(table, "size_bytes")]
-        small = [size for size in sizes if size < SMALL_BYTES]
-        if len(small) < COMPACT_FILES or sum(small) * 4 < sum(sizes):
+    def _join(self) -> int:
+        """One commit that replaces small files by large ones with the same rows; once, as every commit of ours."""
+        from deltalake import CommitProperties
+        from deltalake.transaction import AddAction, RemoveAction
+
+        table = delta().DeltaTable(self.folder)
+        runs = choose(_files(table))
+        if not runs:
             return 0
-        properties = lake.WriterProperties(compression="ZSTD", compression_level=3)
-        table.optimize.z_order(["seq"], target_size=FILE_BYTES, writer_properties=properties)
-        return len(sizes) - len(lake.DeltaTable(self.folder).file_uris())
+        now_ms = int(time.time() * 1000)
+        actions: list[Any] = []
+        for run in runs:
+            one = join(self.folder, run)
+            actions.append(AddAction(one.path, one.size, {}, now_ms, False, one.stats))
+            actions += [RemoveAction(file.path, False, now_ms, file.size, {}) for file in run]
+        fewer = sum(map(len, runs)) - len(runs)
+        table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=table.schema(),
+            commit_properties=CommitProperties(custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0),
+        )
+        return fewer
 
     def _vacuum(self) -> None:
         """`full`, since files of dead rounds are in no version, not even as removed ones."""
@@ -219,8 +234,14 @@ class History:
 def _column(table: DeltaTable, name: str) -> list[Any]:
     import pyarrow as pa
 
-    values: list[Any] = pa.table(table.get_add_actions(flatten=True)).column(name).to_pylist()
+    found = pa.table(table.get_add_actions(flatten=True))
+    values: list[Any] = found.column(name).to_pylist() if name in found.column_names else [None] * found.num_rows
     return values
+
+
+def _files(table: DeltaTable) -> list[TableFile]:
+    names = ("path", "size_bytes", "min.seq", "max.seq")
+    return [TableFile(*row) for row in zip(*(_column(table, name) for name in names), strict=True)]
 
 
 def app_id(instance: str) -> str:

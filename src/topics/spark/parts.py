@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -93,6 +93,48 @@ class Written:
     """Found while reading: gone since the round was planned."""
 
 
+class PartFile:
+    """A Parquet file of a table while it is written: made with its first rows, measured as it grows."""
+
+    def __init__(self, folder: str, first_seq: int, schema: pa.Schema, level: int = 3) -> None:
+        self._name = f"part-{first_seq:019d}-{uuid.uuid4()}.parquet"
+        self._path = os.path.join(folder, self._name)
+        self._schema = schema
+        self._level = level
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+        self._bounds: dict[str, list[Any]] = {}
+        self._nulls: dict[str, int] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = open_parquet(self._path, self._schema, self._level)
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        for name in ("seq", "ts"):
+            low_high = pc.min_max(batch.column(name)).as_py()
+            bounds = self._bounds.setdefault(name, [low_high["min"], low_high["max"]])
+            bounds[0], bounds[1] = min(bounds[0], low_high["min"]), max(bounds[1], low_high["max"])
+        for name in batch.schema.names:
+            self._nulls[name] = self._nulls.get(name, 0) + batch.column(name).null_count
+
+    def finish(self, losses: tuple[Loss, ...] = ()) -> Written:
+        if self._writer is None:
+            return Written("", losses=losses)
+        self._writer.close()
+        _sync(self._path)
+        return Written(self._name, os.path.getsize(self._path), self._rows, self._stats(), losses)
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            os.unlink(self._path)
+
+    def _stats(self) -> str:
+        low, high = ({name: _plain(bounds[side]) for name, bounds in self._bounds.items()} for side in (0, 1))
+        return json.dumps({"numRecords": self._rows, "minValues": low, "maxValues": high, "nullCount": self._nulls})
+
+
 @dataclass(slots=True)
 class Writer:
     """Reads spans and writes one file into `folder`."""
@@ -100,18 +142,11 @@ class Writer:
     folder: str
     origin: Origin
     shreds: tuple[Shred, ...]
-    level: int = 3
-    _bounds: dict[str, list[Any]] = field(default_factory=dict)
-    _nulls: dict[str, int] = field(default_factory=dict)
 
     def write(self, spans: list[Span]) -> Written:
-        name = f"part-{spans[0].start_seq:019d}-{uuid.uuid4()}.parquet"
-        path = os.path.join(self.folder, name)
         schema = table_schema(self.shreds)
         losses: list[Loss] = []
-        rows = 0
-        self._bounds, self._nulls = {}, {}
-        writer: pq.ParquetWriter | None = None
+        file = PartFile(self.folder, spans[0].start_seq, schema)
         try:
             for item in self.origin.read(spans, Wanted(_WANT, True, Filter())):
                 if isinstance(item, Loss):
@@ -123,22 +158,11 @@ class Writer:
                         f"record {item.seq} of topic {item.topic!r} fails its check; restore the file",
                     )
                 elif item.count:
-                    batch = self._batch(item, schema)
-                    if writer is None:
-                        writer = open_parquet(path, schema, self.level)
-                    writer.write_batch(batch)
-                    rows += item.count
-                    self._measure(batch)
+                    file.add(self._batch(item, schema))
         except BaseException:
-            if writer is not None:
-                writer.close()
-                os.unlink(path)
+            file.discard()
             raise
-        if writer is None:
-            return Written("", losses=tuple(losses))
-        writer.close()
-        _sync(path)
-        return Written(name, os.path.getsize(path), rows, self._stats(rows), tuple(losses))
+        return file.finish(tuple(losses))
 
     def _batch(self, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
         texts = [
@@ -148,18 +172,6 @@ class Writer:
         if self.shreds:
             columns += shredded(rows.texts["data"], self.shreds)
         return pa.record_batch(columns, schema=schema)
-
-    def _measure(self, batch: pa.RecordBatch) -> None:
-        for name in ("seq", "ts"):
-            low_high = pc.min_max(batch.column(name)).as_py()
-            bounds = self._bounds.setdefault(name, [low_high["min"], low_high["max"]])
-            bounds[0], bounds[1] = min(bounds[0], low_high["min"]), max(bounds[1], low_high["max"])
-        for name in batch.schema.names:
-            self._nulls[name] = self._nulls.get(name, 0) + batch.column(name).null_count
-
-    def _stats(self, rows: int) -> str:
-        low, high = ({name: _plain(bounds[side]) for name, bounds in self._bounds.items()} for side in (0, 1))
-        return json.dumps({"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": self._nulls})
 
 
 def open_parquet(path: str, schema: pa.Schema, level: int) -> pq.ParquetWriter:
