@@ -115,23 +115,30 @@ def measure(jobs: dict[str, Job], rounds: int) -> dict[str, Taken]:
     return {name: Taken(*map(statistics.median, zip(*times, strict=True))) for name, times in taken.items()}
 
 
+_ticks: dict[tuple[int, str], int] = {}
+"""By process and its start: what it had used when it was last seen. Spark's daemon forgets the workers that end."""
+
+
 def own_cpu_s() -> float:
-    """CPU time of this process and of everything it started, what has ended included."""
+    """CPU time of this process and of everything it started."""
     parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+    used: dict[int, tuple[str, int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
                 parents[int(folder.name)] = int(fields[1])
-                ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+                used[int(folder.name)] = fields[19], int(fields[11]) + int(fields[12])
 
     def is_own(process: int) -> bool:
         while process and process != os.getpid():
             process = parents.get(process, 0)
         return process != 0
 
-    return sum(used for process, used in ticks.items() if is_own(process)) / os.sysconf("SC_CLK_TCK")
+    for process, (born, ticks) in used.items():
+        if is_own(process):
+            _ticks[process, born] = ticks
+    return sum(_ticks.values()) / os.sysconf("SC_CLK_TCK")
 
 
 def show(

@@ -26,6 +26,13 @@ def test_segments_are_packed_to_about_128_mib() -> None:
     assert max(sizes) - min(sizes) <= 2 << 20
 
 
+def test_last_round_of_tasks_leaves_no_core_idle() -> None:
+    spans = [span(1 + 10 * n, 10, 1 << 20) for n in range(3 * 128)]
+    assert [len(pack(spans, cores)) for cores in (1, 2, 3, 4, 5, 200)] == [3, 4, 3, 4, 5, 96]
+    assert len(pack(spans, 2, bytes_max=512 << 20)) == 2
+    assert len(pack(spans, 2, bytes_max=512 << 20, bytes_min=256 << 20)) == 1
+
+
 def test_little_work_is_one_task() -> None:
     assert len(pack([span(1 + 10 * n, 10, 1000) for n in range(50)], cores=8)) == 1
     assert len(pack([span(1, 100, 64 << 20)], cores=4)) == 4

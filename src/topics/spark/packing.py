@@ -14,12 +14,19 @@ TASK_BYTES_MIN: Final = 4 << 20
 
 
 def pack(
-    spans: Iterable[Span], cores: int, min_partitions: int = 0, records_max: int | None = None
+    spans: Iterable[Span],
+    cores: int,
+    min_partitions: int = 0,
+    records_max: int | None = None,
+    *,
+    bytes_max: int = PARTITION_BYTES,
+    bytes_min: int = TASK_BYTES_MIN,
 ) -> list[list[Span]]:
     """Partitions of about equal bytes: enough for `cores` where there is work for them, and never fewer than asked."""
     spans = [span for span in spans if span.count > 0]
     total = sum(span.bytes for span in spans)
-    wanted = max(-(-total // PARTITION_BYTES), min(cores, total // TASK_BYTES_MIN), min_partitions, 1)
+    rounds = -(-total // (bytes_max * cores))  # of all cores: a last one with few tasks would leave the others idle
+    wanted = max(min(rounds * cores, total // bytes_min), min_partitions, 1)
     target = max(total / wanted, 1.0)
     partitions: list[list[Span]] = []
     done = records = share = 0

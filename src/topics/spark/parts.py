@@ -36,6 +36,9 @@ COLUMNS: Final = pa.schema(
 )
 _WANT: Final = COLUMN_TS | COLUMN_TAG | COLUMN_NODE | COLUMN_KEY | COLUMN_DATA | COLUMN_META
 
+ROW_GROUP_BYTES: Final = 64 << 20
+"""Of decoded columns: a segment alone would make groups so small that readers spend their time between them."""
+
 SHREDDED: Final = {
     "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "boolean": pa.bool_(),
     "timestamp": TIME,
@@ -102,6 +105,8 @@ class PartFile:
         self._schema = schema
         self._level = level
         self._writer: pq.ParquetWriter | None = None
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
         self._rows = 0
         self._bounds: dict[str, list[Any]] = {}
         self._nulls: dict[str, int] = {}
@@ -109,7 +114,8 @@ class PartFile:
     def add(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
             self._writer = open_parquet(self._path, self._schema, self._level)
-        self._writer.write_batch(batch)
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
         self._rows += batch.num_rows
         for name in ("seq", "ts"):
             low_high = pc.min_max(batch.column(name)).as_py()
@@ -117,12 +123,25 @@ class PartFile:
             bounds[0], bounds[1] = min(bounds[0], low_high["min"]), max(bounds[1], low_high["max"])
         for name in batch.schema.names:
             self._nulls[name] = self._nulls.get(name, 0) + batch.column(name).null_count
+        if self._gathered_bytes >= ROW_GROUP_BYTES:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        assert self._writer is not None
+        batches, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        self._writer.write_table(pa.Table.from_batches(batches))
 
     def finish(self, losses: tuple[Loss, ...] = ()) -> Written:
         if self._writer is None:
             return Written("", losses=losses)
-        self._writer.close()
-        _sync(self._path)
+        try:
+            if self._gathered:
+                self._end_group()
+            self._writer.close()
+            _sync(self._path)
+        except BaseException:
+            self.discard()
+            raise
         return Written(self._name, os.path.getsize(self._path), self._rows, self._stats(), losses)
 
     def discard(self) -> None:

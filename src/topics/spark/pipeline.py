@@ -234,9 +234,7 @@ def _plan(
 def _write(
     spark: Callable[[], SparkSession], folder: str, origin: Origin, shreds: tuple[Shred, ...], spans: list[Span]
 ) -> list[Written]:
-    total = sum(span.bytes for span in spans)
-    wanted = max(-(-total // FILE_SOURCE_BYTES), min(os.cpu_count() or 1, total // SPREAD_BYTES), 1)
-    partitions = pack(spans, 1, wanted) if spans else []
+    partitions = pack(spans, os.cpu_count() or 1, bytes_max=FILE_SOURCE_BYTES, bytes_min=SPREAD_BYTES)
     if not partitions:
         return []
     writer = Writer(folder, origin, shreds)
