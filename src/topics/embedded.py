@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -51,6 +51,7 @@ from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _SLICE_RECORDS = 8192
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -217,7 +218,7 @@ class Log:
                 raise
             prepared = prepare(bare, default_node=node)
             prepared.delays = delays
-        append = self._call(lambda: self._store.append(topic, prepared, idempotency_key))
+        append = self._call(self._store.append, topic, prepared, idempotency_key)
         if append.submission is not None:
             self._committer.wait(append.submission)
         return Appended(topic, append.first_seq, append.last_seq, append.count, append.ts, append.deduped)
@@ -408,13 +409,13 @@ class Log:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _call(self, ask: Callable[[], T]) -> T:
+    def _call(self, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Ask the store under the lock; where the answer depends on something under way, wait and ask again."""
         while True:
             try:
                 with self._lock:
                     try:
-                        return ask()
+                        return ask(*args, **options)
                     except Exception:
                         raise
                     except BaseException as error:  # a signal, in the middle of a change

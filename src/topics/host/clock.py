@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -36,12 +37,10 @@ class SteadyClock:
     """
 
     def __init__(self, clock: Clock, rule: Reading) -> None:
-        self._clock = clock
-        self._rule = rule
+        # Bound here, because every append asks for both times.
+        self._wall_ms = clock.now_ms
+        self._read = rule.read
+        self.monotonic_ns: Callable[[], int] = clock.monotonic_ns
 
     def now_ms(self) -> int:
-        clock = self._clock
-        return self._rule.read(clock.now_ms(), clock.monotonic_ns())
-
-    def monotonic_ns(self) -> int:
-        return self._clock.monotonic_ns()
+        return self._read(self._wall_ms(), self.monotonic_ns())

@@ -10,7 +10,7 @@ from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest
 
 
 def check_batch(records: object, key: object) -> None:
-    if isinstance(records, (dict, str, bytes)) or not hasattr(records, "__len__"):
+    if type(records) is not list and (isinstance(records, (dict, str, bytes)) or not hasattr(records, "__len__")):
         raise InvalidRequest(f"records is a {type(records).__name__}; give a list of mappings, each with 'data'")
     count = len(records)
     if not count:

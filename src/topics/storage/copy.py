@@ -7,6 +7,7 @@ bytes again before it syncs again.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ from topics.storage.walfile import discard
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _BLOCK_RECORDS = 16_384
+_SHARE = 32
+"""Small topics that one turn in the pool does: a turn for each would cost as much as its copying."""
 
 
 @dataclass(slots=True)
@@ -62,30 +65,48 @@ class CopyTools:
         """Do the part of every topic in `cuts`; their segments, in the same order. Raises the first failure, when no
         other part is under way any more.
 
-        Topics with little to copy run in the pool, side by side: each spends its time waiting for a handful of syncs of
-        its own files, which no other topic touches. Without a pool they run in order, so that a simulation repeats.
+        Topics with little to copy run in the pool, some side by side: each spends its time waiting for a handful of
+        syncs of its own files, which no other topic touches. Without a pool they run in order, so that a simulation
+        repeats.
         """
         make_topic_directories(self.fs, cuts)
         if self.pool is None:
             return [TopicCopy(self, cut).run() for cut in cuts]
         inside = replace(self, pool=None)  # what runs in the pool must not wait for anything behind it in the pool
-        little = self.options.segment_max_events
-        parts = {
-            cut.topic.id: self.pool.submit(TopicCopy(inside, cut).run)
-            for cut in cuts
-            if sum(piece.count for piece in cut.pieces) < little
-        }
+        large = self.options.segment_max_events
+        small = [cut for cut in cuts if sum(piece.count for piece in cut.pieces) < large]
+        found: dict[int, list[Segment]] = {}
+        stop = threading.Event()
+        parts = [
+            self.pool.submit(inside.copy_share, small[at : at + _SHARE], found, stop)
+            for at in range(0, len(small), _SHARE)
+        ]
         try:
-            found = {cut.topic.id: TopicCopy(self, cut).run() for cut in cuts if cut.topic.id not in parts}
-            wait(parts.values(), return_when=FIRST_EXCEPTION)
+            alone = {cut.topic.id for cut in small}
+            for cut in cuts:
+                if cut.topic.id not in alone:
+                    found[cut.topic.id] = TopicCopy(self, cut).run()
+            wait(parts, return_when=FIRST_EXCEPTION)
         finally:
-            for part in parts.values():
+            stop.set()
+            for part in parts:
                 part.cancel()
-            wait(parts.values())
-        for part in parts.values():
+            wait(parts)
+        for part in parts:
             if not part.cancelled():
                 part.result()
-        return [found[cut.topic.id] if cut.topic.id in found else parts[cut.topic.id].result() for cut in cuts]
+        return [found[cut.topic.id] for cut in cuts]
+
+    def copy_share(self, share: list[TopicCut], found: dict[int, list[Segment]], stop: threading.Event) -> None:
+        """The parts of some topics, one after the other, unless it all stops."""
+        for cut in share:
+            if stop.is_set():
+                return
+            try:
+                found[cut.topic.id] = TopicCopy(self, cut).run()
+            except BaseException:
+                stop.set()
+                raise
 
 
 def make_topic_directories(fs: Fs, cuts: list[TopicCut]) -> None:
@@ -110,8 +131,12 @@ class TopicCopy:
         self.tools = tools
         self.cut = cut
         self.topic: Topic = cut.topic
-        self.segments = [replace(segment) for segment in self.topic.segments]
-        """Working copies: the topic's own list changes only in `_advance`."""
+        self.segments = list(self.topic.segments)
+        """As they will be. The topic's own change only in `_advance`: those that have to before are copies."""
+        self.copies: dict[int, Segment | None] = {}
+        """First seqs of the copies: what each was made of, None where the pair is new."""
+        if self.segments and not self.segments[-1].sealed:
+            self._own(len(self.segments) - 1)
         self.touched: set[int] = set()
         """First seqs of pairs whose `.data` has bytes that are not synced."""
         self.list_changed = False
@@ -136,6 +161,14 @@ class TopicCopy:
                 discard(self.tools.fs, segment.path(part))
         return self.segments
 
+    def _own(self, index: int) -> Segment:
+        """The segment at `index` as a copy, to be changed."""
+        segment = self.segments[index]
+        if segment.first_seq not in self.copies:
+            self.copies[segment.first_seq] = segment
+            segment = self.segments[index] = segment.twin()
+        return segment
+
     # -- deletes ----------------------------------------------------------------------------------------------------
 
     def _drop_dead(self) -> None:
@@ -155,7 +188,9 @@ class TopicCopy:
 
     def _set_flags(self) -> None:
         """The delete byte of every frame in the deleted ranges; one write each, because no other byte may change."""
-        for segment in self.segments:
+        if not self.cut.unflagged:
+            return
+        for index, segment in enumerate(self.segments):
             flagged = False
             for first, last in self.cut.unflagged:
                 low, high = max(first, segment.first_seq), min(last + 1, segment.end_seq)
@@ -172,7 +207,7 @@ class TopicCopy:
             if flagged:
                 self.touched.add(segment.first_seq)
                 if segment.sealed:
-                    segment.generation += 1
+                    self._own(index).generation += 1
                     self.list_changed = True
 
     # -- records ----------------------------------------------------------------------------------------------------
@@ -222,6 +257,7 @@ class TopicCopy:
             if file.size():  # left by a checkpoint that failed
                 file.truncate(0)
         self.segments.append(segment)
+        self.copies[first_seq] = None
         self.list_changed = self.new_names = True
 
     def _copy_block(self, piece: Piece, column: np.ndarray, mask: bytes | None, at: int) -> int:
@@ -265,7 +301,11 @@ class TopicCopy:
         options = self.tools.options
         room = max(options.segment_max_events - active.count, 1)
         count = min(len(column) - at, room, _BLOCK_RECORDS)
-        sizes = np.cumsum(column["length"][at : at + count], dtype=np.int64)
+        lengths = column["length"][at : at + count]
+        total = int(lengths.sum(dtype=np.int64))
+        if total <= _BLOCK_BYTES and active.data_len + total < options.segment_max_bytes:
+            return count
+        sizes = np.cumsum(lengths, dtype=np.int64)
         fits = max(int(np.searchsorted(sizes, _BLOCK_BYTES, side="right")), 1)
         reaches = int(np.searchsorted(sizes, options.segment_max_bytes - active.data_len, side="left")) + 1
         return min(count, fits, reaches)
@@ -375,12 +415,17 @@ class TopicCopy:
     def _advance(self) -> None:
         cut, topic = self.cut, self.topic
         with self.tools.lock:
-            known = {segment.first_seq: segment for segment in topic.segments}
+            copies = self.copies
+            segments: list[Segment] = []
             for segment in self.segments:
-                before = known.get(segment.first_seq)
-                same = before is not None and before.count == segment.count
-                segment.live, segment.bytes = (before.live, before.bytes) if before is not None and same else (-1, 0)
-            segments = [replace(segment) for segment in self.segments]
+                if segment.first_seq in copies:
+                    before = copies[segment.first_seq]
+                    same = before is not None and before.count == segment.count
+                    segment.live, segment.bytes = (
+                        (before.live, before.bytes) if before is not None and same else (-1, 0)
+                    )
+                    segment = segment.twin()  # the snapshot's row is made of the other one, without the lock
+                segments.append(segment)
             copied = max(topic.copied, cut.copy_through)
             done = set(cut.unflagged)
             unflagged = [item for item in topic.unflagged if item not in done]

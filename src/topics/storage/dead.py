@@ -34,8 +34,9 @@ class DeadSet:
         """A copy as of now. Blocks are shared until either side writes."""
         copy = DeadSet(self.floor)
         copy.version = self.version
-        copy._blocks = dict(self._blocks)
-        self._owned.clear()
+        if self._blocks:
+            copy._blocks = dict(self._blocks)
+            self._owned.clear()
         return copy
 
     def __contains__(self, seq: int) -> bool:
