@@ -2,7 +2,7 @@
 
 A sealed `.data` is mapped: nobody changes its length. One that still grows is read, since the store may cut its end
 when it starts again. An `.idx` is believed if its checksum is known and right; else it is made again from `.data`, and
-where a damaged frame ends that, what the old index says is tried: each frame is checked by itself anyway.
+where a damaged frame ends that, the others are found all the same: see `format/mending.py`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topics.format.checksum import Buffer, xxh3_64
-from topics.format.ops import rebuild_idx
-from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
+from topics.format.mending import make_index
+from topics.format.segment import ENTRY_SIZE
 from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile
 from topics.spark.frames import Frames, Wanted, read_rows
 from topics.spark.places import Damage, SegmentPlace, Span
 from topics.spark.rows import Rows
-
-_NOWHERE = ENTRY.pack(0xFFFF_FFFF, 1, 0, 0, b"\0\0\0")
-"""The entry of a record whose place is not known: no frame lies there, so reading it says so."""
 
 
 class SegmentFiles:
@@ -50,16 +47,8 @@ class SegmentFiles:
         return self.rebuilt()
 
     def rebuilt(self) -> bytes:
-        """The index made from `.data` alone, as far as its frames are whole."""
-        entries, end, count = rebuild_idx(self.data, self.place.first_seq, len(self.data))
-        missing = self.count - count
-        if missing <= 0:
-            return entries[: self.count * ENTRY_SIZE]
-        if end == len(self.data):  # nothing but holes follows the last frame
-            ts = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)[2] if entries else 0
-            return entries + ENTRY.pack(end, 0, ts, HOLE, b"\0\0\0") * missing
-        hints = bytes(self._hints[count * ENTRY_SIZE :])
-        return entries + hints[: missing * ENTRY_SIZE] + _NOWHERE * (missing - len(hints) // ENTRY_SIZE)
+        """The index made from `.data`, of every frame that is whole."""
+        return make_index(self.data, self.place.first_seq, self.count, len(self.data), lambda: self._hints)
 
     def read(self, span: Span, dead: tuple[tuple[int, int], ...], wanted: Wanted) -> Iterator[Rows | Damage]:
         """The wanted records of the span."""

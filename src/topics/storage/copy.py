@@ -17,6 +17,7 @@ import numpy as np
 from topics.format.checksum import xxh3_64
 from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
+from topics.format.mending import has_lost_place
 from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, is_keyless, restamp, restamp_staged
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
 from topics.format.tags import KEYS_MAGIC, build_tags
@@ -233,9 +234,23 @@ class TopicCopy:
         if not self.segments or self.segments[-1].sealed:
             return False
         active = self.segments[-1]
-        if self._is_due(active) or seq - active.end_seq > limits.HOLE_RUN:
+        if self._is_due(active) or seq - active.end_seq > limits.HOLE_RUN or not self._adopt(active):
             self._seal()
             return False
+        return True
+
+    def _adopt(self, active: Segment) -> bool:
+        """Make the index of a pair that an earlier life left. False where its records rotted: what came behind them
+        would be found by that index alone, which is not synced while the pair grows."""
+        if not active.foreign:
+            return True
+        entries = self.tools.handles.rebuilt(active)
+        if has_lost_place(entries):
+            return False
+        idx_file = self.tools.handles.file(active.path("idx"))
+        idx_file.truncate(0)
+        write_all(idx_file, 0, [entries])
+        active.foreign = False
         return True
 
     def _is_due(self, active: Segment) -> bool:
@@ -316,11 +331,6 @@ class TopicCopy:
         idx_file = handles.file(active.path("idx"))
         if active.first_seq not in self.touched and data_file.size() > active.data_len:
             data_file.truncate(active.data_len)  # left by a checkpoint that failed
-        if active.foreign:
-            entries = handles.rebuilt(active)
-            idx_file.truncate(0)
-            write_all(idx_file, 0, [entries])
-            active.foreign = False
         write_all(data_file, active.data_len, [data])
         write_all(idx_file, active.count * ENTRY_SIZE, [idx])
         self.touched.add(active.first_seq)

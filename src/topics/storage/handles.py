@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from topics.format.checksum import xxh3_64
-from topics.format.ops import SEGMENT_LAYOUT, rebuild_idx, verify
+from topics.format.mending import NO_PLACE, make_index
 from topics.format.segment import ENTRY
 from topics.format.tags import TagIndex
 from topics.host.fs import File, Fs, read_exact
@@ -20,12 +20,6 @@ from topics.host.memory import is_resident
 from topics.model import limits
 from topics.model.errors import StorageError
 from topics.storage.segment import Segment
-
-NOWHERE = 0xFFFF_FFFF
-"""The offset of a record whose place is not known."""
-_BAD_ENTRY = ENTRY.pack(NOWHERE, 1, 0, 0, b"\0\0\0")
-"""Stands for a record whose place is not known any more: no frame lies there, so reading it says `corrupt`."""
-_HOLE_FLAG = 4
 
 
 class Handles:
@@ -174,35 +168,17 @@ class Handles:
             if self.absent is None:
                 raise
             self.absent.add(segment.path("data"))
-            return _BAD_ENTRY * segment.count
-        entries, end, count = rebuild_idx(data, segment.first_seq, min(len(data), segment.data_len))
-        if count < segment.count:
-            missing = segment.count - count
-            if end == segment.data_len:  # nothing but holes follows the last frame
-                ts = ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[2] if entries else 0
-                return entries + ENTRY.pack(end, 0, ts, _HOLE_FLAG, b"\0\0\0") * missing
-            return entries + self._hinted(segment, data, count)
-        return entries[: segment.count * ENTRY.size]
+            return NO_PLACE * segment.count
+        whole = data[: min(len(data), segment.data_len)]
+        return make_index(whole, segment.first_seq, segment.count, segment.data_len, lambda: self._hints(segment))
 
-    def _hinted(self, segment: Segment, data: memoryview, start: int) -> bytes:
-        """Entries from `start` on, behind a damaged frame. The `.idx` as it lies there is not trusted, but what it says
-        is tried: where a whole frame of the right seq lies, only the damaged ones are lost."""
+    def _hints(self, segment: Segment) -> bytes:
+        """The `.idx` as it lies there: nobody vouches for it."""
         try:
             file = self._open(segment.path("idx"))
-            listed = min(segment.count, file.size() // ENTRY.size)
-            hints = read_exact(file, 0, listed * ENTRY.size)
+            return read_exact(file, 0, min(segment.count, file.size() // ENTRY.size) * ENTRY.size)
         except (OSError, EOFError, StorageError):
-            return _BAD_ENTRY * (segment.count - start)
-        kept: list[bytes] = []
-        for index in range(start, segment.count):
-            entry = hints[index * ENTRY.size : (index + 1) * ENTRY.size] or _BAD_ENTRY
-            offset, length, _ts, flags, _accounted = ENTRY.unpack(entry)
-            hole = flags & _HOLE_FLAG and not length
-            whole = length and offset + length <= segment.data_len
-            if not hole and not (whole and verify(data, entry, 0, 1, segment.first_seq + index, SEGMENT_LAYOUT, 0, 0)):
-                entry = _BAD_ENTRY
-            kept.append(entry)
-        return b"".join(kept)
+            return b""
 
     def _mapped(self, path: str) -> memoryview:
         with self._lock:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from topics.format.mending import NOWHERE
 from topics.format.ops import SEGMENT_LAYOUT, WAL_LAYOUT, find_runs, make_records, verify
 from topics.format.segment import ENTRY, ENTRY_DTYPE
 from topics.model.errors import CorruptFile, StorageError
 from topics.model.record import Gap, Record
 from topics.rules.gap import floor_gap
-from topics.storage.handles import NOWHERE, Handles
+from topics.storage.handles import Handles
 from topics.storage.partfile import PartSource, read_staged
 from topics.storage.segment import Segment
 from topics.storage.tail import ENTRY_SIZE, Source
