@@ -18,15 +18,14 @@ from topics.api.auth import ANYONE, Key, Keyring, Slots, bearer
 from topics.api.bodies import Bodies
 from topics.api.call import JSON, Call, decode_segment
 from topics.api.express import AppendExpress, Station, Terminal
+from topics.api.groupjobs import BY_EXPRESS
 from topics.api.hosts import Hosts
 from topics.api.http import Admission, Answer, Express, Head, Later, Request, Response, Socket, Stream
-from topics.api.jobs import AckExpress, ClaimExpress
 from topics.api.metrics import metrics
 from topics.api.openapi import openapi_json
 from topics.api.page import Page
 from topics.api.probes import health_body
 from topics.api.problems import fault, problem, told
-from topics.api.queues import ack, claim
 from topics.api.routes import Node, Route, find, name_in, scope_of
 from topics.api.service import Service
 from topics.broker.steps import Steps
@@ -49,7 +48,6 @@ from topics.model.errors import (
 log = logging.getLogger("topics.api")
 
 _ANSWERS = (Response, Later, Stream, Socket)
-_BY_EXPRESS = frozenset((append, claim, ack))
 _ACK_BYTES = 512
 """The answer to an ack by express has less."""
 _PLACES_MAX = 8192
@@ -197,28 +195,29 @@ class Application:
 
     def express(self, head: Head, admission: Admission, answer_max: int | None) -> Express | None:
         call = admission.context
-        if not isinstance(call, Call) or call.route.handler not in _BY_EXPRESS or None in call.names:
+        if not isinstance(call, Call) or None in call.names:
+            return None
+        if call.route.handler is not append and call.route.handler not in BY_EXPRESS:
             return None
         headers = head.headers
         if not call.content_type().startswith(JSON) or b"idempotency-key" in headers:
             return None
         if int(headers.get(b"content-length", b"0")) > admission.body_limit:
             return None
-        handler, name, key = call.route.handler, call.names[0], call.key
-        if answer_max is not None and not (handler is append or (handler is ack and answer_max > _ACK_BYTES)):
+        handler, names, key = call.route.handler, call.names, call.key
+        of_jobs = BY_EXPRESS.get(handler)
+        if answer_max is not None and of_jobs is not None and (not of_jobs.is_short or answer_max < _ACK_BYTES):
             return None  # how large the answer of a claim gets is not known before
         seqs = call.flag("return_seqs", True)
-        asked = (handler, name, key, seqs, answer_max)
+        asked = (handler, names, key, seqs, answer_max)
         express = self._expresses.get(asked)
         if express is None:
             if len(self._expresses) >= _PLACES_MAX:
                 self._expresses.clear()
-            if handler is claim:
-                express = ClaimExpress(self._terminal, name, key)
-            elif handler is ack:
-                express = AckExpress(self._terminal, name, key)
+            if of_jobs is not None:
+                express = of_jobs(self._terminal, names, key)
             else:
-                express = AppendExpress(self._terminal, name, key, seqs, answer_max)
+                express = AppendExpress(self._terminal, names[0], key, seqs, answer_max)
             self._expresses[asked] = express
         return express
 

@@ -51,8 +51,8 @@ class Station:
         self.topics = service.broker.store.topics
         self.now_ns = service.clock.monotonic_ns
         self.waiting: dict[str, Convoy] = {}
-        self.others: dict[tuple[str, str], Departing] = {}
-        """Of other kinds than appends, by kind and topic."""
+        self.others: dict[tuple[str, tuple[str, ...]], Departing] = {}
+        """Of other kinds than appends, by kind and what they are about."""
         self._spares: list[Gather] = []
 
     def convoy(self, name: str) -> Convoy:
@@ -61,9 +61,9 @@ class Station:
         convoy = self.waiting[name] = Convoy(self.service, name, gather)
         return convoy
 
-    def add(self, kind: str, name: str, convoy: Departing) -> None:
+    def add(self, kind: str, names: tuple[str, ...], convoy: Departing) -> None:
         self._call()
-        self.others[kind, name] = convoy
+        self.others[kind, names] = convoy
 
     def _call(self) -> None:
         if not (self.waiting or self.others):

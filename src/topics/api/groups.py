@@ -229,17 +229,20 @@ def claim(service: Service, call: Call) -> Steps[Response]:
 
 
 def _records(service: Service, call: Call, batch: Batch) -> Response:
+    return Response(200, b"%b%b}" % (records_json(service, batch), call.performance(service.now_ns())))
+
+
+def records_json(service: Service, batch: Batch) -> bytes:
+    """The answer to a fetch up to its performance."""
     gap = batch.gap
     tombstone = b"null"
     if gap is not None:
         shown = Tombstone(gap.gap_from, gap.gap_to, gap.reason, gap.missed, gap.gap_to + 1, batch.topic.head)
         tombstone = msgspec.json.encode(shown)
-    body = b'{"records":[%b],"tombstone":%b,"cursor":%d,"committed":%d,"pending_full":%b,%b%b}' % (
+    return b'{"records":[%b],"tombstone":%b,"cursor":%d,"committed":%d,"pending_full":%b,%b' % (
         render_batch(service.broker.store, batch), tombstone, batch.cursor, batch.committed,
         b"true" if batch.pending_full else b"false", b'"next_seq":%d,' % batch.cursor if batch.is_stream else b"",
-        call.performance(service.now_ns()),
     )  # fmt: skip
-    return Response(200, body)
 
 
 # -- what a holder does ------------------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def ack(service: Service, call: Call) -> Steps[Response]:
         if first > last:
             raise InvalidRequest(f"the range {first}..{last} ends before it begins")
     verdict, committed = yield from service.broker.groups.ack(
-        _who(call, asked), asked.seqs, _tokens(asked), asked.ranges
+        _who(call, asked), asked.seqs, tokens_of(asked), asked.ranges
     )
     shown = GroupAckOut(len(verdict.done), verdict.stale, _why(verdict), committed)
     return call.answer(shown, service.now_ns())
@@ -275,7 +278,7 @@ def nack(service: Service, call: Call) -> Steps[Response]:
     asked, _ = decode(call.json_body(), GroupNackIn)
     delay_ms = bounded(asked.delay_ms, "delay_ms", U64)
     verdict = yield from service.broker.groups.nack(
-        _who(call, asked), asked.seqs, _tokens(asked), delay_ms, asked.count
+        _who(call, asked), asked.seqs, tokens_of(asked), delay_ms, asked.count
     )
     return call.answer(GroupNackOut(len(verdict.done), verdict.stale, _why(verdict)), service.now_ns())
 
@@ -285,7 +288,7 @@ def reject(service: Service, call: Call) -> Steps[Response]:
     if len(asked.reason.encode("utf-8", "surrogatepass")) > REASON_BYTES:
         raise InvalidRequest(f"'reason' has more than {REASON_BYTES} bytes")
     verdict, rejected = yield from service.broker.groups.reject(
-        _who(call, asked), asked.seqs, _tokens(asked), asked.reason
+        _who(call, asked), asked.seqs, tokens_of(asked), asked.reason
     )
     return call.answer(RejectOut(rejected, verdict.stale, _why(verdict)), service.now_ns())
 
@@ -294,7 +297,7 @@ def extend(service: Service, call: Call) -> Steps[Response]:
     asked, _ = decode(call.json_body(), GroupExtendIn)
     visibility_ms = bounded(asked.visibility_ms, "visibility_ms", U64)
     verdict, deadline = yield from service.broker.groups.extend(
-        _who(call, asked), asked.seqs, _tokens(asked), visibility_ms
+        _who(call, asked), asked.seqs, tokens_of(asked), visibility_ms
     )
     shown = GroupExtendOut(len(verdict.done), verdict.stale, _why(verdict), dict.fromkeys(verdict.done, deadline))
     return call.answer(shown, service.now_ns())
@@ -304,7 +307,7 @@ def _why(verdict: GroupVerdict) -> dict[int, str]:
     return dict(verdict.why)
 
 
-def _tokens(asked: SeqsIn) -> Sequence[int | None]:
+def tokens_of(asked: SeqsIn) -> Sequence[int | None]:
     """One per seq; None where none is given."""
     _check_seqs(asked.seqs)
     if asked.tokens is None:

@@ -1,4 +1,5 @@
-"""The short way of claims and acks: those of one turn of the loop to one queue travel together, as appends do.
+"""The short way of claims and acks: those of one turn of the loop to one queue travel together, as appends do. So do
+the fetches and acks of a group (`groupjobs.py`).
 
     bytes -> tickets -> [end of the turn] -> one order for all, one write -> an answer for each
 
@@ -47,11 +48,12 @@ Ticket = tuple[Rider, "JobExpress[T]", Known, bytes, int, int, T]
 class JobConvoy(Generic[T]):
     """Calls of one kind to one queue. The store releases it when their submission is settled."""
 
-    __slots__ = ("_name", "_service", "_submission", "jobs", "tickets")
+    __slots__ = ("_names", "_service", "_submission", "jobs", "tickets")
 
-    def __init__(self, service: Service, name: str) -> None:
+    def __init__(self, service: Service, names: tuple[str, ...]) -> None:
         self._service = service
-        self._name = name
+        self._names = names
+        """A queue, or a topic and its group."""
         self._submission: Submission | None = None
         self.tickets: list[Ticket[T]] = []
         self.jobs = 0
@@ -64,13 +66,11 @@ class JobConvoy(Generic[T]):
             self.tickets = []  # the usual way finds it again, and the words for it
         except Exception:
             # Our own mistake; how far it got is not known, so nobody may try again.
-            log.exception("jobs of %s failed", self._name)
+            log.exception("jobs of %s failed", "/".join(self._names))
             self.tickets, failed = [], True
         if len(self.tickets) < len(tickets):
             staying = set(map(id, self.tickets))
             self._send_back([ticket for ticket in tickets if id(ticket) not in staying], failed)
-        if not self.tickets:
-            return None
         if self._submission is None:
             self.resume()
             return None
@@ -114,6 +114,8 @@ class JobConvoy(Generic[T]):
         pump.lead_wanted(submission.shard)
 
     def resume(self) -> None:
+        if not self.tickets:
+            return
         now_ns = self._service.now_ns()
         error = None if self._submission is None else self._submission.error
         answers: list[bytes] = []
@@ -123,7 +125,7 @@ class JobConvoy(Generic[T]):
             except TopicsError as trouble:
                 error = trouble
             except Exception:
-                log.exception("jobs of %s failed", self._name)
+                log.exception("jobs of %s failed", "/".join(self._names))
         for at, (rider, express, known, _, _, received_ns, _) in enumerate(self.tickets):
             express.give_slot()
             try:
@@ -145,7 +147,7 @@ class ClaimConvoy(JobConvoy[Wish]):
 
     def _order(self, tickets: list[Ticket[Wish]]) -> list[Ticket[Wish]]:
         broker = self._service.broker
-        dealt = claim_together(broker.store, broker.queues, self._name, [ticket[6] for ticket in tickets], self)
+        dealt = claim_together(broker.store, broker.queues, self._names[0], [ticket[6] for ticket in tickets], self)
         if dealt is None:
             return []
         self._dealt: Dealt = dealt
@@ -155,7 +157,7 @@ class ClaimConvoy(JobConvoy[Wish]):
     def _answers(self, now_ns: int) -> list[bytes]:
         store, hands = self._service.broker.store, self._dealt.hands
         ready, _ = count_jobs(store, hands[0].topic)
-        topic = msgspec.json.encode(self._name)
+        topic = msgspec.json.encode(self._names[0])
         return [
             b'{"topic":%b,"claimed":[%b],"count":%d,"ready":%d,' % (topic, text, count, ready)
             for text, count in render_hands(store, hands)
@@ -167,7 +169,7 @@ class AckConvoy(JobConvoy[Done]):
 
     def _order(self, tickets: list[Ticket[Done]]) -> list[Ticket[Done]]:
         broker = self._service.broker
-        acked = ack_together(broker.store, broker.queues, self._name, [ticket[6] for ticket in tickets], self)
+        acked = ack_together(broker.store, broker.queues, self._names[0], [ticket[6] for ticket in tickets], self)
         if acked is None:
             return []
         self._topic: Topic = acked.topic
@@ -177,11 +179,11 @@ class AckConvoy(JobConvoy[Done]):
     def _answers(self, now_ns: int) -> list[bytes]:
         broker = self._service.broker
         ready, in_flight = count_jobs(broker.store, self._topic)
-        topic = msgspec.json.encode(self._name)
+        topic = msgspec.json.encode(self._names[0])
         answers = []
         for ticket in self.tickets:
             node, seqs, _ = ticket[6]
-            broker.queues.wake(self._name, node)
+            broker.queues.wake(self._names[0], node)
             answers.append(
                 b'{"topic":%b,"acked":%d,"skipped":[],"why":{},"ready":%d,"in_flight":%d,'
                 % (topic, len(seqs), ready, in_flight)
@@ -192,14 +194,16 @@ class AckConvoy(JobConvoy[Done]):
 class JobExpress(Generic[T]):
     """Calls of one kind to one queue, by heads that ask for the same."""
 
-    __slots__ = ("_config", "_fits", "_name", "_terminal", "key")
+    __slots__ = ("_config", "_fits", "_names", "_terminal", "key")
     alone = True
     kind: ClassVar[str]
+    is_short: ClassVar[bool] = False
+    """Its answers are never large."""
     convoy: ClassVar[type[JobConvoy[T]]]
 
-    def __init__(self, terminal: Terminal, name: str, key: Key) -> None:
+    def __init__(self, terminal: Terminal, names: tuple[str, ...], key: Key) -> None:
         self._terminal = terminal
-        self._name = name
+        self._names = names
         self.key = key
         self._config: TopicConfig | None = None
         self._fits = False
@@ -208,13 +212,17 @@ class JobExpress(Generic[T]):
         """What is asked for, and how many jobs that may be; raises TopicsError where the usual way has to say why."""
         raise NotImplementedError
 
+    def is_there(self, topic: Topic) -> bool:
+        """Whether the topic has what such calls are about."""
+        return topic.queue is not None
+
     def take(self, rider: Rider, known: Known, data: bytes, start: int) -> bool:
-        terminal, name = self._terminal, self._name
+        terminal, names = self._terminal, self._names
         station = terminal.station
         if station is None or terminal.stopping:
             return False
-        topic = station.topics.get(name)
-        if topic is None or topic.queue is None:
+        topic = station.topics.get(names[0])
+        if topic is None or not self.is_there(topic):
             return False
         config = topic.ordered.config
         if config is not self._config:
@@ -225,16 +233,16 @@ class JobExpress(Generic[T]):
             asked, jobs = self.read(data[start:])
         except TopicsError:
             return False
-        convoy = station.others.get((self.kind, name))
+        convoy = station.others.get((self.kind, names))
         if convoy is None:
-            convoy = self.convoy(station.service, name)
+            convoy = self.convoy(station.service, names)
         assert isinstance(convoy, JobConvoy)
         if convoy.jobs + jobs > _JOBS_MAX:
             return False
         if self.key is not ANYONE and not terminal.slots.take(self.key):
             return False
         if not convoy.tickets:
-            station.add(self.kind, name, convoy)
+            station.add(self.kind, names, convoy)
         convoy.jobs += jobs
         convoy.tickets.append((rider, self, known, data, start, station.now_ns(), asked))
         return True
@@ -258,6 +266,7 @@ class ClaimExpress(JobExpress[Wish]):
 
 class AckExpress(JobExpress[Done]):
     kind = "ack"
+    is_short = True
     convoy = AckConvoy
 
     def read(self, body: bytes) -> tuple[Done, int]:

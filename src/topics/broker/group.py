@@ -98,6 +98,11 @@ class Asked:
     generation: int | None = None
 
 
+def within(most: int, bytes_max: int | None) -> tuple[int, int]:
+    """What a fetch may ask for, of records and of bytes."""
+    return min(max(most, 1), FETCH_MAX), FETCH_BYTES if bytes_max is None else max(bytes_max, 1)
+
+
 class ConsumerGroups:
     def __init__(self, store: Store, swept: Callable[[str], Steps[Topic]]) -> None:
         self._store = store
@@ -108,7 +113,7 @@ class ConsumerGroups:
         clock = self._store.clock
         return Now(clock.now_ms(), clock.monotonic_ns() // 1_000_000)
 
-    def _place(self, topic: str, group: str) -> Place:
+    def place(self, topic: str, group: str) -> Place:
         """Under the lock."""
         found = self._store.topic(topic)
         return find_group(found, self._store.shard_for(found), group)
@@ -119,7 +124,7 @@ class ConsumerGroups:
             check_member(who.member)
 
         def ask() -> tuple[Place, T, Now]:
-            place, now = self._place(who.topic, who.group), self.now()
+            place, now = self.place(who.topic, who.group), self.now()
             if mode is not None and place.group.config.mode != mode:
                 raise InvalidRequest(
                     f"group {who.group!r} is in {place.group.config.mode} mode; this call is for {mode}"
@@ -148,7 +153,7 @@ class ConsumerGroups:
 
     def drop(self, topic: str, name: str) -> Steps[None]:
         def ask() -> Submission:
-            place = self._place(topic, name)
+            place = self.place(topic, name)
             self._trends.pop((place.topic.id, name), None)
             return order_drop(place, self.now())
 
@@ -158,7 +163,7 @@ class ConsumerGroups:
         yield from self._swept(topic)
 
         def ask() -> GroupState:
-            return self._state(self._place(topic, name))
+            return self._state(self.place(topic, name))
 
         return (yield from asked(self._store, ask))
 
@@ -179,7 +184,7 @@ class ConsumerGroups:
             groups = self._store.topic(topic).groups
             known = {} if groups is None else groups.by_name
             names, following = page_of(known, prefix, after, size, lambda _: True)
-            return [self._state(self._place(topic, name)) for name in names], following
+            return [self._state(self.place(topic, name)) for name in names], following
 
         return (yield from asked(self._store, ask))
 
@@ -190,7 +195,7 @@ class ConsumerGroups:
         limit = min(max(limit, 1), PENDING_PAGE)
 
         def ask() -> tuple[list[PendingRow], int | None]:
-            place, now = self._place(topic, name), self.now()
+            place, now = self.place(topic, name), self.now()
             sweep_group(place, now)
             shift = place.groups.shift_ms
             rows = pending_rows(place.group, now, shift, member, min_idle_ms, parked, limit + 1, after)
@@ -202,7 +207,7 @@ class ConsumerGroups:
         yield from self._swept(topic)
 
         def ask() -> tuple[Sought, Submission | None]:
-            place, now = self._place(topic, name), self.now()
+            place, now = self.place(topic, name), self.now()
             sweep_group(place, now)
             group, found = place.group, place.topic
             position, cursor = position_of(found, where), group.cursor
@@ -235,7 +240,7 @@ class ConsumerGroups:
         joining = member
 
         def ask() -> tuple[int, Submission | None]:
-            place, now = self._place(topic, name), self.now()
+            place, now = self.place(topic, name), self.now()
             place.group.used_ms = now.ms
             return order_join(place, joining, now)
 
@@ -270,8 +275,7 @@ class ConsumerGroups:
         self, who: Asked, most: int, bytes_max: int | None, wait_ms: int, claim_idle_ms: int | None
     ) -> Steps[Batch]:
         check_member(who.member)
-        most = min(max(most, 1), FETCH_MAX)
-        budget = FETCH_BYTES if bytes_max is None else max(bytes_max, 1)
+        most, budget = within(most, bytes_max)
         store = self._store
         ends = store.clock.monotonic_ns() + wait_ms * 1_000_000
         while True:
@@ -353,13 +357,18 @@ class ConsumerGroups:
             raise
         if fetched.spent:
             yield from bury_records(self._store, place, fetched.spent, SPENT, self.now)
-        group = place.group
         with self._store.lock:
-            self._trend(place).add(look_at(place.topic, group, now))
-            return Batch(
-                place.topic, fetched.rows, now.wall_ms + group.config.visibility_ms, fetched.gap, group.cursor,
-                group.committed, fetched.pending_full, group.is_stream,
-            )  # fmt: skip
+            return self.batch_of(place, fetched, now)
+
+    def batch_of(self, place: Place, fetched: Fetched, now: Now) -> Batch:
+        """Under the lock, once it is settled."""
+        group = place.group
+        look = look_at(place.topic, group, now)
+        self._trend(place).add(look)
+        return Batch(
+            place.topic, fetched.rows, now.wall_ms + group.config.visibility_ms, fetched.gap, group.cursor,
+            look.committed, fetched.pending_full, group.is_stream,
+        )  # fmt: skip
 
     # -- what a holder does --------------------------------------------------------------------------------------------
 

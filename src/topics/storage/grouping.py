@@ -43,6 +43,8 @@ class Place:
     topic: Topic
     shard: Shard
     group: Group
+    gathered: list[Submission] | None = None
+    """Where what is done with records is put, to be submitted together; None = each is submitted by itself."""
 
     @property
     def groups(self) -> Groups:
@@ -296,10 +298,15 @@ def order_ack(
         verdict.stale += also.stale
         verdict.why.update(also.why)
     if verdict.done:
-        check(place.topic, place.shard)
-        op = GroupOp(GroupEvent.SETTLED, place.group.name, member, rows=rows_of(place.group, verdict.done))
-        verdict.submission = order_op(place, op, now, settles(place.topic))
+        verdict.submission = order_settled(place, member, verdict.done, now)
     return verdict
+
+
+def order_settled(place: Place, member: str, seqs: Sequence[int], now: Now) -> Submission | None:
+    """Of records that were judged."""
+    check(place.topic, place.shard)
+    op = GroupOp(GroupEvent.SETTLED, place.group.name, member, rows=rows_of(place.group, seqs))
+    return order_op(place, op, now, settles(place.topic))
 
 
 def order_nack(
@@ -399,7 +406,11 @@ def order_op(place: Place, op: GroupOp, now: Now, sync: bool, detached: bool = F
     submission = _make(topic, place.groups, op, now, sync, None, fail)
     submission.detached = detached
     leases.hold(seqs, submission)
-    return place.shard.submit(submission)
+    if place.gathered is None:
+        return place.shard.submit(submission)
+    submission.shard = place.shard
+    place.gathered.append(submission)
+    return submission
 
 
 def _submit(

@@ -148,5 +148,37 @@ class Submission:
                 waiter.release()
 
 
+def joined(lane: int, parts: list[Submission]) -> Submission:
+    """One submission in place of several of a lane, none of which was submitted: they are written and completed
+    together, and in the log each is still whole or absent by itself."""
+
+    def apply(whole: Submission) -> None:
+        for part in parts:
+            part.file, part.offset, part.end = whole.file, whole.offset, whole.end
+        try:
+            for part in parts:
+                part.complete()
+        except BaseException as error:
+            for part in parts:
+                if not part.settled:
+                    part.fail(WriteFailed(f"it is in the log but could not be applied ({error}); reopen the store"))
+            raise
+
+    def fail(failed: Submission) -> None:
+        assert failed.error is not None
+        for part in parts:
+            part.file = failed.file
+            part.fail(failed.error)
+
+    return Submission(
+        lane,
+        [buffer for part in parts for buffer in part.buffers],
+        apply,
+        needs_sync=any(part.needs_sync for part in parts),
+        detached=all(part.detached for part in parts),
+        on_fail=fail,
+    )
+
+
 def _nothing(_: Submission) -> None:
     return
