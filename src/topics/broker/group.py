@@ -21,7 +21,15 @@ from topics.model.group import GroupConfig, check_group_config, check_member
 from topics.model.record import Gap
 from topics.rules.lag import Trend
 from topics.rules.lease_values import Ask
-from topics.storage.groupfetch import Fetched, Matches, find_matches, order_fetch, order_idle_claim, stream_fetch
+from topics.storage.groupfetch import (
+    Fetched,
+    Matches,
+    coming_end,
+    find_matches,
+    order_fetch,
+    order_idle_claim,
+    stream_fetch,
+)
 from topics.storage.grouping import (
     GroupVerdict,
     Place,
@@ -293,7 +301,9 @@ class ConsumerGroups:
                     continue  # a filter let nothing through so far
                 if nap is None:
                     return batch
-                yield nap
+                with store.lock:
+                    ending = coming_end(batch.topic, batch.cursor)
+                yield nap if ending is None else ending
             finally:
                 if nap is not None:
                     with store.lock:

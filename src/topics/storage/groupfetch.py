@@ -218,6 +218,18 @@ def _sure_end(topic: Topic, first: int, end: int) -> int:
     return end
 
 
+def coming_end(topic: Topic, cursor: int) -> Submission | None:
+    """What is about to end the next record: a fetch that got nothing because of that need only wait for it."""
+    overlay, seq = topic.ordered.overlay, topic.dead.next_live(cursor, topic.head + 1)
+    if overlay is None or seq > topic.head or seq not in overlay:
+        return None
+    for effect in topic.pending:
+        floor = max(effect.evict_floor, effect.expiry_floor, effect.delete_below - 1)
+        if seq <= floor or any(first <= seq <= last for first, last in effect.ranges):
+            return None if effect.submission is None or effect.submission.settled else effect.submission
+    return None
+
+
 def _live(topic: Topic, first: int, end: int, most: int) -> list[int]:
     """Up to `most` live seqs of first..end-1, those whose end is ordered left out."""
     overlay = topic.ordered.overlay

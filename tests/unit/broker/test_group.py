@@ -171,6 +171,19 @@ def test_fetch_passes_no_record_whose_delete_is_still_on_its_way() -> None:
     assert bench.seqs() == [3, 4]
 
 
+@pytest.mark.parametrize("mode", ["queue", "stream"])
+def test_a_fetch_that_waits_goes_on_when_the_delete_in_its_way_is_done(mode: Any) -> None:
+    bench = GroupBench()
+    bench.make(4, durability="disk", mode=mode)
+    bench.run(bench.broker.groups.join("t", "g", "m"))
+    deleted, _ = bench.store.delete("t", 3, None)
+    assert deleted is not None
+    steps = bench.broker.groups.fetch(M, 100, None, 60_000, None)
+    assert next(steps) is deleted, "not a nap that nobody ends"
+    bench.store.drive(deleted)
+    assert [row[0] for row in bench.run(steps).rows] == [3, 4]
+
+
 def test_seqs_that_only_ram_knew_are_nobodys_settled_records() -> None:
     bench = GroupBench()
     bench.append("t", *range(33), durability="ephemeral")
