@@ -56,6 +56,12 @@ class Tiers(msgspec.Struct, frozen=True):
     cold: TierStats
 
 
+class Behind(msgspec.Struct, frozen=True):
+    group: str
+    lag: int
+    """Seqs from what it committed to the head, deleted ones among them."""
+
+
 class TopicStats(msgspec.Struct, frozen=True):
     topic: str
     records_per_s: PerSecond
@@ -64,6 +70,8 @@ class TopicStats(msgspec.Struct, frozen=True):
     bytes: int
     segments: int
     groups: int
+    behind: Behind | None
+    """The group with the most before it; null without groups."""
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -142,9 +150,12 @@ class Sampler:
         with store.lock:
             topics = [topic for topic in store.topics.values() if call.key.may_name(topic.name)]
             wal_bytes = sum(shard.wal_bytes for shard in store.shards)
+            groups = sum(len(topic.groups.by_name) for topic in topics if topic.groups is not None)
         shown = [topic for topic in topics if topic.name.startswith(prefix)]
         nothing = (0.0, 0.0, 0.0)
         shown.sort(key=lambda topic: (-rates.get(topic.id, nothing)[1], -topic.bytes, topic.name))
+        with store.lock:
+            rows = [_row(topic, rates.get(topic.id, nothing)) for topic in shown[:limit]]
         segments = [segment for topic in topics for segment in topic.segments]
         total = [sum(column) for column in zip(*(rates.get(topic.id, nothing) for topic in topics), strict=True)]
         return Stats(
@@ -154,7 +165,7 @@ class Sampler:
             topics=len(topics),
             records_live=sum(topic.live for topic in topics),
             bytes_live=sum(topic.bytes for topic in topics),
-            groups=0,
+            groups=groups,
             connections=service.connections(),
             records_per_s=_per_second(total or nothing),
             append_ms=_quantiles(appends, APPEND_BUCKETS_US),
@@ -162,15 +173,20 @@ class Sampler:
             pressure=round(service.live.pressure.relief.pressure, 3),
             wal_bytes=wal_bytes,
             tiers=Tiers(TierStats(len(segments), sum(one.data_len for one in segments)), TierStats(0, 0)),
-            by_topic=[_row(topic, rates.get(topic.id, nothing)) for topic in shown[:limit]],
+            by_topic=rows,
             truncated=len(shown) > limit,
         )
 
 
 def _row(topic: Topic, rates: tuple[float, ...]) -> TopicStats:
+    """Under the lock."""
+    groups = () if topic.groups is None else tuple(topic.groups.by_name.values())
+    first = topic.dead.floor + 1
+    lags = [Behind(group.name, topic.head + 1 - max(group.committed, first)) for group in groups]
     return TopicStats(
-        topic.name, _per_second(rates), topic.head, topic.live, topic.bytes, len(topic.segments), groups=0
-    )
+        topic.name, _per_second(rates), topic.head, topic.live, topic.bytes, len(topic.segments), len(groups),
+        max(lags, key=lambda one: one.lag, default=None),
+    )  # fmt: skip
 
 
 def _per_second(rates: tuple[float, ...] | list[float]) -> PerSecond:

@@ -80,7 +80,7 @@ def screen(seen: dict[str, Any]) -> Group:
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic")
-    for column in ("1 s", "10 s", "60 s", "head", "records", "bytes", "segments", "groups"):
+    for column in ("1 s", "10 s", "60 s", "head", "records", "bytes", "segments", "groups", "lag"):
         table.add_column(column, justify="right")
     for row in seen["by_topic"]:
         rates = row["records_per_s"]
@@ -92,12 +92,20 @@ def screen(seen: dict[str, Any]) -> Group:
             Text(_size(row["bytes"])),
             Text(str(row["segments"])),
             Text(str(row["groups"])),
+            Text(_behind(row["behind"])),
         )
     return Group(Text(title), table)
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _behind(found: dict[str, Any] | None) -> str:
+    """The lag of the group that is furthest behind, and its name where there is a lag."""
+    if found is None:
+        return "–"
+    return f"{found['lag']:,} {visible(found['group'])}" if found["lag"] else "0"
 
 
 def _count(value: int) -> str:

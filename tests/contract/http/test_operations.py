@@ -42,6 +42,23 @@ def test_stats_show_how_fast_topics_grow(api: Api, topic: str) -> None:
     assert (len(one["by_topic"]), one["truncated"]) == (1, True)
 
 
+def test_stats_show_the_group_that_is_furthest_behind(api: Api, topic: str) -> None:
+    api.append(topic, *range(10))
+    look = f"/v0/stats?prefix={topic}"
+    (row,) = api.call("GET", look).json["by_topic"]
+    assert (row["groups"], row["behind"]) == (0, None)
+    for group, seq in (("near", 9), ("far", 4)):
+        made = {"mode": "stream", "start": {"seq": seq}}
+        assert api.call("PUT", f"/v0/topics/{topic}/groups/{group}", made).status == 201
+    seen = api.call("GET", look).json
+    assert seen["groups"] >= 2
+    (row,) = seen["by_topic"]
+    assert (row["groups"], row["behind"]) == (2, {"group": "far", "lag": 7})
+    api.call("POST", f"/v0/topics/{topic}/delete", {"before_seq": 7})
+    (row,) = api.call("GET", look).json["by_topic"]
+    assert row["behind"]["lag"] == 4, "what was deleted in front is nobody's"
+
+
 def test_stats_show_a_key_its_own_topics_alone(tmp_path: Path) -> None:
     engine = Engine(str(tmp_path / "s"), AppOptions(version="test", keyring=parse_keys("all,mine:r:mine.")))
     try:

@@ -11,7 +11,8 @@ from tests.unit.client.server import FakeServer, answer
 def stats(watched_ms: int) -> dict[str, Any]:
     rates = {"1s": 1234.0, "10s": 0.5, "60s": 0.0}
     row = {
-        "topic": "orders", "records_per_s": rates, "head_seq": 7, "count": 7, "bytes": 2048, "segments": 1, "groups": 0,
+        "topic": "orders", "records_per_s": rates, "head_seq": 7, "count": 7, "bytes": 2048, "segments": 1, "groups": 2,
+        "behind": {"group": "export", "lag": 1500},
     }  # fmt: skip
     return {
         "watched_ms": watched_ms, "topics": 1, "records_live": 7, "bytes_live": 2048, "connections": 2,
@@ -26,7 +27,20 @@ def test_one_look_is_a_table_for_people(topics: Command) -> None:
     assert server.seen[0].target == "/v0/stats?prefix=ord&limit=3"
     assert ran.status == 0
     assert "1 topics · 7 records · 2.0 KiB · 0.5 records/s · append 0.05/1 ms · sync –/– ms" in ran.out
-    assert ran.out.splitlines()[-1].split() == ["orders", "1,234", "0.5", "0.0", "7", "7", "2.0", "KiB", "1", "0"]
+    assert ran.out.splitlines()[-1].split() == [
+        "orders",
+        "1,234",
+        "0.5",
+        "0.0",
+        "7",
+        "7",
+        "2.0",
+        "KiB",
+        "1",
+        "2",
+        "1,500",
+        "export",
+    ]
 
 
 def test_server_that_nobody_watched_is_asked_twice(topics: Command) -> None:
