@@ -6,7 +6,8 @@
  * (`-`: at once). REQUEST is one write, with `@000000000@` where its number goes; a copy of that number in what a watcher
  * reads is its delivery. ACK is what the answer to a write holds. AGAIN is what a watcher sends after each delivery
  * (a blocking read). RATE writes a second are sent by one writer; 0 = as fast as WRITERS in a closed loop can.
- * A line `HELLO ok` for a peer that pings: `PING` is answered by `PONG`. It prints JSON, times in us.
+ * A line `HELLO ok` for a peer that pings: `PING` is answered by `PONG`. It prints `going` when all watchers are ready
+ * and half a second has passed, and JSON at the end, times in us.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -195,6 +196,8 @@ int main(int argc, char **argv) {
             if (!settle) settle = now + 500000000;
             if (now >= settle) {
                 going = 1;
+                puts("going");
+                fflush(stdout);
                 next = first = now;
                 stop_at = now + (int64_t)(seconds * 1e9);
                 if (!rate) for (int i = 0; i < writers; i++) write_one(conns + watchers + i);

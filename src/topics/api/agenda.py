@@ -6,7 +6,7 @@ so one ready set is enough: there is one worker who could take from it.
 
 from __future__ import annotations
 
-from topics.api.hub import Channel
+from topics.api.channel import Channel
 from topics.broker.state import Clocks
 from topics.host.clock import Clock
 from topics.rules.schedule import Schedule, Urgency

@@ -102,6 +102,14 @@ class Rendered:
                 self._first = self._block = block
         return block
 
+    def plain(self) -> bytes:
+        """That block for all but the first read."""
+        return self.block(first=False).plain
+
+    def chunked(self) -> bytes:
+        """The same over HTTP/1.1."""
+        return self.block(first=False).chunked
+
     def sse_data(self, told: Told, first: bool) -> bytes:
         key = (told.kind, first and told.kind == "tombstone")
         data = self._data.get(key)
@@ -132,6 +140,10 @@ class Rendered:
             frames = [text_frame(self._message(told.kind)) for told in told_of(self.page, said=False)]
             self._messages = b"".join(frames), len(frames)
         return self._messages
+
+    def pushed(self) -> bytes:
+        """Them alone."""
+        return self.messages()[0]
 
     def _message(self, kind: Kind) -> bytes:
         page = self.page

@@ -74,7 +74,24 @@ class Frames(Protocol):
         ...
 
 
-class Sink(Protocol):
+class Shareable(Protocol):
+    """What may have a connection of its own, to which those can write who have the bytes in its form already."""
+
+    def share(self, told: Callable[[], None]) -> int:
+        """The file to write to until `told` is called; -1 if that cannot be now. It is called once, before anything
+        else is written there and before the file is given up."""
+        ...
+
+    def unshare(self) -> None:
+        """Nobody else writes to it any more, and nobody is told."""
+        ...
+
+    def queue(self, data: memoryview) -> int:
+        """Queue what the file did not take; where it ends, as `written` would say."""
+        ...
+
+
+class Sink(Shareable, Protocol):
     """Where a stream writes. Bytes count as handed over when they left our buffer for the kernel's."""
 
     on_gone: Callable[[], None] | None
@@ -83,6 +100,9 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None:
         """Queue a piece. The caller watches `buffered` and does not queue without bound."""
         ...
+
+    chunked: bool
+    """Whether it takes the chunked form of frames."""
 
     def write_frames(self, frames: Frames) -> int:
         """Send or queue them; where they end, as `written` would say, or 0 if the kernel has taken all of them."""
@@ -145,7 +165,7 @@ class Socket:
     run: Callable[[WebSocket], Awaitable[None]]
 
 
-class WebSocket(Protocol):
+class WebSocket(Shareable, Protocol):
     async def receive(self) -> str | bytes | None:
         """The next message, `bytes` if it was a binary one; None when the peer has gone or closed."""
         ...
@@ -154,8 +174,9 @@ class WebSocket(Protocol):
         """Queue a text message (UTF-8)."""
         ...
 
-    def send_frame(self, frame: bytes) -> bool:
-        """Send or queue what is framed already, as many sockets send it alike; True if the kernel has taken it."""
+    def send_frame(self, frame: bytes) -> int:
+        """Send or queue what is framed already, as many sockets send it alike; where it ends, as `written` would say,
+        or 0 if the kernel has taken all of it."""
         ...
 
     @property

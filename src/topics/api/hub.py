@@ -2,10 +2,10 @@
 
     append applied ─▶ Channel.release ─▶ heard ─▶ dirty ─▶ agenda ─▶ turn: a slice of readers ─▶ their sockets
 
-The store releases a channel under its lock, from any thread; everything else runs on the loop. Two turns of the loop
-lie between an append and its delivery, so that the writer's answer goes out first. A turn serves about a hundred
-readers of one topic, and then whoever else waits for the loop has it. A channel listens at its topic before it reads,
-so nothing that comes in between is missed.
+The store releases a channel under its lock, from any thread; everything else runs on the loop. Delivery begins in the
+turn of the loop that follows the one in which the writer's answer goes out. A turn serves about a hundred readers of
+one topic, those who are up to date before those who catch up, and then whoever else waits for the loop has it. A
+channel listens at its topic before it reads, so nothing that comes in between is missed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from topics.api.channel import Channel, Reader, Version
+from topics.api.cohort import Cohort, Standing
 from topics.api.events import Rendered
 from topics.api.pump import Pump
 from topics.broker.broker import Broker
 from topics.broker.reading import read_page
 from topics.broker.steps import Steps
-from topics.broker.watch import View
 from topics.model.errors import NotFound, TopicsError
 from topics.storage.durable import durable_seq
 from topics.storage.topic import Topic
@@ -32,41 +33,8 @@ SLICE: Final = 100
 """Readers served in one turn of the loop: about a millisecond of sending."""
 READS: Final = 4
 """Pages read in one turn: those who catch up must not hold up those who are there."""
-SHARED_BYTES: Final = 4 << 20
-"""Pages of one topic that are kept for readers to come in the same pass. A few hold those who read along; one who
-catches up alone would otherwise leave its whole way behind."""
 SAFE_S: Final = 0.01
 """How often a reader that waits for syncs looks again: a sync tells nobody whose records it made safe."""
-
-
-Standing = tuple[View, int, int | None]
-"""What a reader wants and where it is: its view, its cursor, and the instance of the topic that the cursor belongs to
-if that is another one. Readers who agree in it get the same bytes."""
-
-
-class Reader(Protocol):
-    """One reader of one topic, as the hub sees it."""
-
-    view: View
-    open: bool
-
-    def standing(self) -> Standing: ...
-
-    def ready(self) -> bool:
-        """Is there room for more? If not, it asks to `go_on` itself when there is. Asked before a page is read."""
-        ...
-
-    def take(self, rendered: Rendered) -> bool:
-        """False if it was too much for now; the reader then asks to `go_on`."""
-        ...
-
-    def lost(self) -> None:
-        """The topic is gone."""
-        ...
-
-    def failed(self, error: Exception) -> None:
-        """The topic cannot be read."""
-        ...
 
 
 class Agenda(Protocol):
@@ -79,71 +47,18 @@ class Agenda(Protocol):
     def __len__(self) -> int: ...
 
 
-class InOrder:
-    """First come, first served; one with more to do goes to the end."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Channel, None] = {}
-
-    def add(self, channel: Channel) -> None:
-        self._waiting[channel] = None
-
-    def take(self) -> Channel | None:
-        for channel in self._waiting:
-            del self._waiting[channel]
-            return channel
-        return None
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-
-class Channel:
-    """The readers of one topic."""
-
-    __slots__ = ("_hub", "_shared_bytes", "behind", "listening", "resting", "shared", "topic", "unsafe_soon", "version")
-
-    def __init__(self, hub: Hub, topic: Topic) -> None:
-        self._hub = hub
-        self.topic = topic
-        self.resting: dict[Reader, None] = {}
-        """Those who have everything."""
-        self.behind: deque[Reader] = deque()
-        """Those who may not; some have closed meanwhile."""
-        self.listening = False
-        self.version = (-1, -1, -1)
-        self.shared: dict[Standing, Rendered] = {}
-        """Pages of the present version."""
-        self._shared_bytes = 0
-        self.unsafe_soon = False
-
-    def keep(self, standing: Standing, rendered: Rendered) -> None:
-        size = sum(map(len, rendered.page.pieces))
-        if self._shared_bytes + size > SHARED_BYTES:
-            self.forget()
-        self.shared[standing] = rendered
-        self._shared_bytes += size
-
-    def forget(self) -> None:
-        self.shared.clear()
-        self._shared_bytes = 0
-
-    def release(self) -> None:
-        """By the topic, under the store's lock: something was appended, or it is gone."""
-        self.listening = False
-        self._hub.heard(self)
-
-
 class Hub:
-    def __init__(self, broker: Broker, pump: Pump, agenda: Agenda | None = None) -> None:
+    def __init__(self, broker: Broker, pump: Pump, agenda: Agenda) -> None:
         self.broker = broker
         self._pump = pump
         self._store = broker.store
         self._loop = pump.loop
         self._thread_id = pump.thread_id
         self._channels: dict[int, Channel] = {}
-        self._agenda: Agenda = InOrder() if agenda is None else agenda
+        self._agenda = agenda
         self._turn_soon = False
+        self._reads = 0
+        """Pages that may still be read in this turn."""
         self.coalesce_s = 0.0
         """How long a topic that took something in waits for more of it before its readers are woken."""
         self.delivered = 0
@@ -154,7 +69,7 @@ class Hub:
     def join(self, topic: Topic, reader: Reader) -> None:
         channel = self._channels.get(topic.id)
         if channel is None:
-            channel = self._channels[topic.id] = Channel(self, topic)
+            channel = self._channels[topic.id] = Channel(topic, self.heard)
         channel.behind.append(reader)
         self._soon(channel)
 
@@ -164,19 +79,25 @@ class Hub:
         if channel is None:
             self.join(topic, reader)
             return
-        channel.resting.pop(reader, None)
+        channel.remove(reader)
         channel.behind.append(reader)
         self.dirty(channel)
+
+    def step_out(self, topic: Topic, reader: Reader) -> None:
+        """A reader has something of its own to write."""
+        channel = self._channels.get(topic.id)
+        if channel is not None:
+            channel.step_out(reader)
 
     def leave(self, topic: Topic, reader: Reader) -> None:
         """It is closed; where it waits to be served it is passed over."""
         channel = self._channels.get(topic.id)
         if channel is not None:
-            channel.resting.pop(reader, None)
+            channel.remove(reader)
             self._drop_if_empty(channel)
 
     def _drop_if_empty(self, channel: Channel) -> None:
-        if channel.resting or any(reader.open for reader in channel.behind):
+        if not channel.is_empty:
             return
         if self._channels.get(channel.topic.id) is channel:
             del self._channels[channel.topic.id]
@@ -190,31 +111,31 @@ class Hub:
     def heard(self, channel: Channel) -> None:
         """Under the store's lock, from any thread."""
         if threading.get_ident() == self._thread_id:
-            self._loop.call_soon(self._heard, channel)
+            self._loop.call_soon(self._heard, channel, True)
         else:
-            self._loop.call_soon_threadsafe(self._heard, channel)
+            self._loop.call_soon_threadsafe(self._heard, channel, False)
 
-    def _heard(self, channel: Channel) -> None:
+    def _heard(self, channel: Channel, answered: bool = False) -> None:
+        """`answered`: the turn of the loop that wrote it has ended, and what it had to say was sent."""
         if self.coalesce_s:
             # It listens again only when it is served: whatever comes until then is in the same page.
             self._loop.call_later(self.coalesce_s, self.woken, channel)
         else:
-            self.woken(channel)
+            self.woken(channel, answered and not self._pump.is_waking)
 
-    def woken(self, channel: Channel) -> None:
-        if channel.resting:
-            channel.behind.extend(channel.resting)
-            channel.resting.clear()
-        self.dirty(channel)
+    def woken(self, channel: Channel, at_once: bool = False) -> None:
+        channel.wake()
+        self.dirty(channel, at_once)
 
-    def dirty(self, channel: Channel) -> None:
-        """The one place where a topic is said to need delivery."""
+    def dirty(self, channel: Channel, at_once: bool = False) -> None:
+        """The one place where a topic is said to need delivery. `at_once`: nobody's answer waits for the end of this
+        turn of the loop, so its own turn may begin in it."""
         if channel.topic.config.ttl_ms:
             swept = self._pump.run(self._swept(channel.topic.name))
             if isinstance(swept, asyncio.Future):
                 swept.add_done_callback(lambda _: self._soon(channel))
                 return
-        self._soon(channel)
+        self._soon(channel, at_once)
 
     def _swept(self, name: str) -> Steps[None]:
         """What is too old is gone before it could be delivered."""
@@ -223,9 +144,12 @@ class Hub:
         except TopicsError:
             pass  # the turn finds out
 
-    def _soon(self, channel: Channel) -> None:
+    def _soon(self, channel: Channel, at_once: bool = False) -> None:
         self._agenda.add(channel)
-        self.kick()
+        if at_once and not self._turn_soon:
+            self._turn()
+        else:
+            self.kick()
 
     def kick(self) -> None:
         """Somebody may be served who could not before."""
@@ -253,16 +177,71 @@ class Hub:
             if there and not channel.listening:
                 topic.waiters.append(channel)
                 channel.listening = True
-            version = (topic.head, topic.live, topic.dead.floor)
+            version = Version(topic.head, topic.live, topic.dead.floor)
         if not there:
             self._lose(channel)
             return False
-        if version != channel.version:
-            channel.version = version
-            channel.forget()
+        channel.renew(version)
         self.broker.clocks.read(topic, self.broker.clock.now_ms())
-        behind, resting, shared, reads = channel.behind, channel.resting, channel.shared, READS
-        for _ in range(min(len(behind), SLICE)):
+        self._reads = READS
+        room = SLICE
+        if channel.late:
+            room -= self._serve_late(channel, SLICE // 2 if channel.behind else SLICE)
+        self._serve_behind(channel, room)
+        if channel.has_work:
+            return True
+        channel.forget()
+        self._drop_if_empty(channel)
+        return False
+
+    def _serve_late(self, channel: Channel, room: int) -> int:
+        """Those who are served together; how many were."""
+        late, served = channel.late, 0
+        while late and served < room:
+            cohort = late[0]
+            if not cohort.readers:
+                late.popleft()
+            elif cohort.rendered is not None:
+                served += self._hand_out(channel, cohort, room - served)
+            elif self._reads or cohort.standing in channel.shared:
+                self._begin(channel, cohort)
+            else:
+                break
+        return served
+
+    def _begin(self, channel: Channel, cohort: Cohort[Reader]) -> None:
+        standing = cohort.standing
+        rendered = channel.shared.get(standing) or self._read(channel, standing, tuple(cohort.readers))
+        if rendered is None:
+            return
+        if not rendered.caught_up:
+            channel.disband()
+        elif rendered.says_something:
+            cohort.begin(rendered)
+        else:
+            cohort.pass_over(rendered.cursor)
+            channel.settle(again=False)
+
+    def _hand_out(self, channel: Channel, cohort: Cohort[Reader], most: int) -> int:
+        rendered = cohort.rendered
+        assert rendered is not None
+        count = min(len(cohort.readers) - cohort.served, most)
+        self.delivered += count
+        for reader, rest in cohort.hand_out(count, self._loop.time()):
+            if rest is None:
+                self.delivered -= 1
+            else:
+                reader.queue(rest, rendered)
+            channel.behind.append(reader)
+        if cohort.is_done:
+            cohort.end()
+            channel.settle()
+        return count
+
+    def _serve_behind(self, channel: Channel, room: int) -> None:
+        """Those who are served by themselves."""
+        behind, shared = channel.behind, channel.shared
+        for _ in range(min(len(behind), room)):
             reader = behind.popleft()
             if not reader.open:
                 continue
@@ -271,31 +250,26 @@ class Hub:
             if rendered is None:
                 if not reader.ready():
                     continue
-                if not reads:
+                if not self._reads:
                     behind.appendleft(reader)
                     break
-                reads -= 1
-                rendered = self._read(channel, reader, standing)
+                rendered = self._read(channel, standing, (reader,))
                 if rendered is None:
                     continue
-                channel.keep(standing, rendered)
             if not reader.take(rendered):
                 continue
             self.delivered += 1
             if rendered.caught_up:
-                resting[reader] = None
+                channel.rest(reader, rendered.cursor)
             elif reader.view.strong and not rendered.says_something:
                 channel.resting[reader] = None
                 self._look_again(channel)
             else:
                 behind.append(reader)
-        if behind:
-            return True
-        channel.forget()
-        self._drop_if_empty(channel)
-        return False
 
-    def _read(self, channel: Channel, reader: Reader, standing: Standing) -> Rendered | None:
+    def _read(self, channel: Channel, standing: Standing, readers: Iterable[Reader]) -> Rendered | None:
+        """The page for these readers; None if there is none, and they have been told, or wait to be."""
+        self._reads -= 1
         topic = channel.topic
         view, cursor, epoch = standing
         through = None
@@ -305,20 +279,25 @@ class Hub:
         try:
             page = read_page(self._store, topic, view.query(cursor, through, epoch))
         except NotFound:
-            channel.resting[reader] = None  # dropped while it was read: the channel hears of it
+            for reader in readers:
+                channel.remove(reader)
+                channel.resting[reader] = None  # dropped while it was read: the channel hears of it
             return None
         except Exception as error:
-            reader.failed(error)
+            for reader in readers:
+                channel.remove(reader)
+            for reader in readers:
+                reader.failed(error)
             return None
-        return Rendered(page, cursor)
+        rendered = Rendered(page, cursor)
+        channel.keep(standing, rendered)
+        return rendered
 
     def _lose(self, channel: Channel) -> None:
         self._channels.pop(channel.topic.id, None)
-        for reader in (*channel.resting, *channel.behind):
+        for reader in channel.dissolve():
             if reader.open:
                 reader.lost()
-        channel.resting.clear()
-        channel.behind.clear()
 
     def _look_again(self, channel: Channel) -> None:
         if not channel.unsafe_soon:
@@ -327,4 +306,5 @@ class Hub:
 
     def _safer(self, channel: Channel) -> None:
         channel.unsafe_soon = False
-        self.woken(channel)
+        channel.wake_single()
+        self.dirty(channel)

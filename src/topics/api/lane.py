@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Lane:
     """Also the `Sink` of a stream answer."""
 
+    chunked = False
+
     def __init__(self, http2: Http2, connection: Connection, stream_id: int, whole: bool) -> None:
         self._http2 = http2
         self._connection = connection
@@ -219,6 +221,17 @@ class Lane:
             self._queue(data)
             self._pump()
             self._http2.settle()
+
+    def share(self, told: Callable[[], None]) -> int:
+        """The connection is shared by streams already."""
+        return -1
+
+    def unshare(self) -> None:
+        pass
+
+    def queue(self, data: memoryview) -> int:
+        self.write(bytes(data))
+        return self.written
 
     def write_frames(self, frames: Frames) -> int:
         self.write(frames.plain)

@@ -83,6 +83,7 @@ class Connection(asyncio.Protocol):
         "_pauses",
         "_seen_taken",
         "_taken_at",
+        "_told",
         "app",
         "loop",
         "options",
@@ -108,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._first = b""
         self._file = -1
         """Of a connection that streams without TLS: for writing past the loop."""
+        self._told: Callable[[], None] | None = None
+        """Somebody else who writes to the file."""
         self._pauses = 0
         self._drained: list[Callable[[], None]] = []
         self.written = 0
@@ -169,6 +172,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         shared = self.shared
+        self._claim()
         self._wake()
         speaker, self.speaker = self.speaker, None
         self._discarding = True
@@ -189,7 +193,9 @@ class Connection(asyncio.Protocol):
 
     # What speakers use.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
+        if self._told is not None:
+            self._claim()
         self.written += len(data)
         self.transport.write(data)
 
@@ -202,6 +208,8 @@ class Connection(asyncio.Protocol):
         if size < LARGE:
             self.write(b"".join(pieces))
             return
+        if self._told is not None:
+            self._claim()
         self.written += size
         self.transport.writelines(pieces)
 
@@ -226,23 +234,47 @@ class Connection(asyncio.Protocol):
             if not self.secure:
                 self._file = handle.fileno()
 
-    def write_through(self, data: bytes) -> bool:
-        """Hand it to the kernel here and now, if nothing waits before it; True if all of it was taken. The loop would
-        write only at the end of its turn, when all who are served in it have been, and cost more for each."""
-        transport = self.transport
-        self.written += len(data)
+    def write_through(self, data: bytes) -> int:
+        """Give it to the kernel here and now, if nothing waits before it, else queue it; where it ends, or 0 if the
+        kernel has taken all of it. The loop would write only at the end of its turn, when all who are served in it have
+        been, and cost more for each."""
         rest: bytes | memoryview = data
-        # The file is the transport's, which gives it up only after it says that it is closing.
-        if self._file >= 0 and not transport.get_write_buffer_size() and not transport.is_closing():
+        if self._is_clear():
             try:
                 sent = os.write(self._file, data)
             except OSError:
                 sent = 0  # full, or broken, which the transport finds out by itself
             if sent == len(data):
-                return True
+                return 0
             rest = memoryview(data)[sent:]
-        transport.write(rest)
-        return False
+        return self.queue(rest)
+
+    def queue(self, data: bytes | memoryview) -> int:
+        """Where it ends."""
+        self.write(data)
+        return self.written
+
+    def _is_clear(self) -> bool:
+        """What is written to the file comes right behind what was written before."""
+        transport = self.transport
+        # The file is the transport's, which gives it up only after it says that it is closing.
+        return self._file >= 0 and not transport.get_write_buffer_size() and not transport.is_closing()
+
+    def share(self, told: Callable[[], None]) -> int:
+        """The file, for somebody else to write to until he is told; -1 if that cannot be now. He is told once, before
+        anything is written here and before the file is given up."""
+        if not self._is_clear():
+            return -1
+        self._told = told
+        return self._file
+
+    def unshare(self) -> None:
+        self._told = None
+
+    def _claim(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            told()
 
     def _set_marks(self) -> None:
         high = self.options.write_high

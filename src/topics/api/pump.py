@@ -32,6 +32,8 @@ _QUICK_SYNC_NS = 1_000_000
 """Slower syncs go to the writer thread: whoever only reads would be kept waiting by them."""
 _QUICK_WRITE_NS = 5_000_000
 """The same without a sync. Getting the interpreter back from another thread can take as long by itself."""
+_EARLY_MS = 1
+"""How long before a sync is due its thread is woken: the loop's timers are not finer, and it waits out the rest."""
 
 
 class Resumed(Protocol):
@@ -60,6 +62,8 @@ class Pump:
         """What is released now is woken at the end of it."""
         self._wake_soon = False
         self._turn_soon = False
+        self._stir_soon = False
+        """The thread that syncs is woken shortly before it is to."""
         self._crowded = False
         """Several writes come in each turn of the loop: they are collected and written together at its end."""
         self._naps: set[_Run[Any]] = set()
@@ -72,6 +76,11 @@ class Pump:
         """Writes answered with 429 because of it."""
         self.forwarder = Forwarder(store)
         self.run(self.forwarder.run())
+
+    @property
+    def is_waking(self) -> bool:
+        """Somebody is to be woken in this turn of the loop or the next."""
+        return self._wake_soon
 
     @property
     def thread_id(self) -> int:
@@ -175,7 +184,7 @@ class Pump:
                     write = shard.take()
                 if write is not None:
                     self._write(shard, write)
-                self.committer.nudge(shard)
+                self._nudge(shard)
         finally:
             self._flushing = False
             if self._released:
@@ -190,9 +199,22 @@ class Pump:
         self.committer.lead(shard, write)
         ended = now_ns()
         self._pace(write).took(ended, ended - begun - size_of(write))
-        self.committer.nudge(shard)
+        self._nudge(shard)
         if shard.queue:
             self.write_soon(shard)
+
+    def _nudge(self, shard: Shard) -> None:
+        """Like the committer's, but the background thread is not woken before there is something for it to do. It would
+        ask for the interpreter just when the answer and the deliveries of this write are to go out."""
+        if shard.waiting or shard.wants_spare():
+            self.committer.nudge(shard)
+        elif shard.dirty_since_ns is not None and self.committer.idle and not self._stir_soon:
+            self._stir_soon = True
+            self.loop.call_later(max(self.store.options.sync_ms - _EARLY_MS, 0) / 1000, self._stir)
+
+    def _stir(self) -> None:
+        self._stir_soon = False
+        self.committer.stirred.set()
 
     def _pace(self, write: Write) -> Pace:
         return self.pace_synced if write.sync else self.pace_unsynced

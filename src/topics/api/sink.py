@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Http1Sink:
-    __slots__ = ("_chunked", "_connection", "_ended", "_gone", "_open", "on_gone", "task")
+    __slots__ = ("_connection", "_ended", "_gone", "_open", "chunked", "on_gone", "task")
 
     def __init__(self, connection: Connection, chunked: bool, ended: Callable[[bool], None]) -> None:
         self._connection = connection
-        self._chunked = chunked
+        self.chunked = chunked
         self._ended = ended
         self._open = True
         self._gone: asyncio.Event | None = None
@@ -28,13 +28,21 @@ class Http1Sink:
     def write(self, data: bytes) -> None:
         # An empty chunk would be the end of the stream.
         if data and self._open:
-            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def write_frames(self, frames: Frames) -> int:
-        connection = self._connection
-        if self._open and connection.write_through(frames.chunked if self._chunked else frames.plain):
-            return 0
-        return connection.written
+        if not self._open:
+            return self._connection.written
+        return self._connection.write_through(frames.chunked if self.chunked else frames.plain)
+
+    def share(self, told: Callable[[], None]) -> int:
+        return self._connection.share(told) if self._open else -1
+
+    def unshare(self) -> None:
+        self._connection.unshare()
+
+    def queue(self, data: memoryview) -> int:
+        return self._connection.queue(data)
 
     @property
     def written(self) -> int:
@@ -67,7 +75,7 @@ class Http1Sink:
     def finish(self) -> None:
         if self._open:
             self._open = False
-            if self._chunked:
+            if self.chunked:
                 self._connection.write(b"0\r\n\r\n")
             self._ended(True)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topics.api.auth import Key
+from topics.api.cohort import Cohort, Form, Standing
 from topics.api.events import (
     HEARTBEAT_BLOCK,
     RETRY,
@@ -22,7 +23,6 @@ from topics.api.events import (
     sse_frame,
 )
 from topics.api.http import Sink
-from topics.api.hub import Standing
 from topics.broker.watch import Place, Session, View, told_of
 from topics.model.errors import NotFound, TopicsError
 from topics.storage.topic import Topic
@@ -36,7 +36,7 @@ log = logging.getLogger("topics.api")
 class TopicReader:
     """A stream's reader of one topic."""
 
-    __slots__ = ("_first", "_said", "_stream", "name", "open", "place", "topic", "view")
+    __slots__ = ("_first", "_said", "_stream", "cohort", "form", "name", "open", "place", "slot", "topic", "view")
 
     def __init__(self, stream: EventStream, name: str, place: Place, topic: Topic, view: View) -> None:
         self._stream = stream
@@ -49,6 +49,9 @@ class TopicReader:
         """Nothing has been read yet on this stream."""
         self._said = False
         """Its last frame was `caught-up`."""
+        self.form: Form = Rendered.chunked if stream.is_chunked else Rendered.plain
+        self.cohort: Cohort[Any] | None = None
+        self.slot = 0
 
     def standing(self) -> Standing:
         place = self.place
@@ -73,6 +76,16 @@ class TopicReader:
         if stream.opening is self and rendered.caught_up:
             stream.open_next()
         return True
+
+    def share(self) -> int:
+        return -1 if self.view.strong else self._stream.share()
+
+    def stepped_out(self, cursor: int, sent_at: float) -> None:
+        self.place.move(cursor)
+        self._stream.unshare(sent_at)
+
+    def queue(self, rest: memoryview, rendered: Rendered) -> None:
+        self._stream.queue(rest, rendered.block(first=False).count, self.place, rendered.from_seq)
 
     def _compose(self, rendered: Rendered) -> Block:
         """Frames whose ids name every topic of the session."""
@@ -99,8 +112,8 @@ class TopicReader:
 
 class EventStream:
     __slots__ = (
-        "_frames", "_live", "_parked", "_readers", "_sink", "_unhanded", "_waiting", "_waits", "alone", "heartbeat_s",
-        "open", "opening", "sent_at", "session",
+        "_frames", "_live", "_parked", "_readers", "_sent_at", "_sink", "_unhanded", "_waiting", "_waits", "alone",
+        "heartbeat_s", "open", "opening", "session",
     )  # fmt: skip
 
     def __init__(self, live: Live, session: Session, sink: Sink) -> None:
@@ -110,7 +123,7 @@ class EventStream:
         self.alone = len(session.places) == 1
         self.open = True
         self.heartbeat_s = session.heartbeat_ms / 1000
-        self.sent_at = live.loop.time()
+        self._sent_at = live.loop.time()
         self._readers: dict[str, TopicReader] = {}
         self._waiting: list[str] = []
         """Topics to be opened, last one first."""
@@ -124,6 +137,10 @@ class EventStream:
         self._parked: list[TopicReader] | None = None
         """Readers that wait until the stream has drained; None = it does not lag."""
 
+    @property
+    def is_chunked(self) -> bool:
+        return self._sink.chunked
+
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def start(self, key: Key, last_event_id: bytes | None) -> None:
@@ -131,6 +148,7 @@ class EventStream:
         live.enter(self, key)
         for other in tuple(session.streams):
             # Most likely the same reader, come again: what the other stream could not hand over is this one's.
+            other.step_out()
             other.settle()
             other.give_back()
             if last_event_id is not None:
@@ -203,14 +221,14 @@ class EventStream:
 
     def settle(self) -> None:
         """Forget the frames that the kernel has taken."""
-        unhanded = self._unhanded
-        if unhanded:
+        _unhanded = self._unhanded
+        if _unhanded:
             taken = self._sink.taken
-            if taken >= unhanded[-1][0]:
-                unhanded.clear()
+            if taken >= _unhanded[-1][0]:
+                _unhanded.clear()
                 self._frames = 0
-            elif taken >= unhanded[0][0]:
-                self._unhanded = [entry for entry in unhanded if entry[0] > taken]
+            elif taken >= _unhanded[0][0]:
+                self._unhanded = [entry for entry in _unhanded if entry[0] > taken]
                 self._frames = sum(entry[1] for entry in self._unhanded)
 
     def send(self, block: Block, reader: TopicReader, from_seq: int) -> bool:
@@ -225,6 +243,39 @@ class EventStream:
             self._unhanded.append((end, block.count, reader.place, from_seq))
             self._frames += block.count
         return True
+
+    @property
+    def sent_at(self) -> float:
+        """When something was last sent."""
+        last = self._sent_at
+        for reader in self._readers.values():
+            if reader.cohort is not None:
+                last = max(last, reader.cohort.sent_at)
+        return last
+
+    @sent_at.setter
+    def sent_at(self, now: float) -> None:
+        self._sent_at = now
+
+    def share(self) -> int:
+        """Frames of a session with several topics are its own, and its cursors belong to all of its streams."""
+        if not self.alone or len(self.session.streams) > 1 or not self._fits(0) or self._unhanded:
+            return -1
+        return self._sink.share(self.step_out)
+
+    def unshare(self, sent_at: float) -> None:
+        self._sink.unshare()
+        self._sent_at = max(self._sent_at, sent_at)
+
+    def queue(self, rest: memoryview, count: int, place: Place, from_seq: int) -> None:
+        """Of a block that was sent to others too."""
+        self._unhanded.append((self._sink.queue(rest), count, place, from_seq))
+        self._frames += count
+
+    def step_out(self) -> None:
+        """Be served by itself: it has something of its own to write, or its cursors are asked for."""
+        for reader in self._readers.values():
+            self._live.hub.step_out(reader.topic, reader)
 
     def _lag(self, reader: TopicReader) -> bool:
         """There is no room: the reader waits until there is."""
@@ -266,6 +317,7 @@ class EventStream:
 
     def shutdown(self) -> None:
         if self.open:
+            self.step_out()
             self._sink.write(sse_frame(b"error", shutdown_data(), self.session.event_id()))
             self._finish()
 

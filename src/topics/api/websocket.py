@@ -18,9 +18,9 @@ from msgspec import Raw, UnsetType
 from topics.api.append import check_new_config, prepared_of, read_body
 from topics.api.auth import Scope
 from topics.api.call import Call
+from topics.api.cohort import Cohort, Form, Standing
 from topics.api.events import Rendered, deleted_data
 from topics.api.http import Answer, Socket, WebSocket
-from topics.api.hub import Standing
 from topics.api.problems import message_of
 from topics.api.service import Service
 from topics.api.watch import find_topics, told_topics, view_of
@@ -102,7 +102,7 @@ class _Published:
 class SocketReader:
     """A subscription to one topic."""
 
-    __slots__ = ("_conversation", "_cursor", "_said", "name", "open", "topic", "view")
+    __slots__ = ("_conversation", "_cursor", "_said", "cohort", "form", "name", "open", "slot", "topic", "view")
 
     def __init__(self, conversation: Conversation, name: str, topic: Topic, cursor: int, view: View) -> None:
         self._conversation = conversation
@@ -112,6 +112,9 @@ class SocketReader:
         self.view = view
         self.open = True
         self._said = False
+        self.form: Form = Rendered.pushed
+        self.cohort: Cohort[Any] | None = None
+        self.slot = 0
 
     def standing(self) -> Standing:
         return self.view, self._cursor, None
@@ -127,6 +130,20 @@ class SocketReader:
             self._said = rendered.caught_up
         self._cursor = rendered.cursor
         return True
+
+    def share(self) -> int:
+        return self._conversation.share(self)
+
+    def claimed(self) -> None:
+        """Something else is written to the socket."""
+        self._conversation.claimed(self)
+
+    def stepped_out(self, cursor: int, sent_at: float) -> None:
+        self._cursor = cursor
+        self._conversation.unshare()
+
+    def queue(self, rest: memoryview, rendered: Rendered) -> None:
+        self._conversation.queue(rest, rendered.messages()[1])
 
     def lost(self) -> None:
         self.open = False
@@ -356,8 +373,24 @@ class Conversation:
                 self._live.hub.go_on(reader.topic, reader)
 
     def push(self, frames: bytes, count: int) -> None:
-        if not self._socket.send_frame(frames):
-            self._unhanded.append((self._socket.written, count))
+        end = self._socket.send_frame(frames)
+        if end:
+            self._unhanded.append((end, count))
+
+    def share(self, reader: SocketReader) -> int:
+        """For the only one of its readers; several would not know of each other's."""
+        if self._unhanded or len(self._readers) > 1:
+            return -1
+        return self._socket.share(reader.claimed)
+
+    def claimed(self, reader: SocketReader) -> None:
+        self._live.hub.step_out(reader.topic, reader)
+
+    def unshare(self) -> None:
+        self._socket.unshare()
+
+    def queue(self, rest: memoryview, count: int) -> None:
+        self._unhanded.append((self._socket.queue(rest), count))
 
     def topic_gone(self, name: str) -> None:
         self._readers.pop(name, None)

@@ -98,10 +98,19 @@ class WebSocketSession:
             self._frames.send_text(message)
             self._flush()
 
-    def send_frame(self, frame: bytes) -> bool:
+    def share(self, told: Callable[[], None]) -> int:
+        return self._connection.share(told) if self._frames.state is State.OPEN else -1
+
+    def unshare(self) -> None:
+        self._connection.unshare()
+
+    def queue(self, data: memoryview) -> int:
+        return self._connection.queue(data)
+
+    def send_frame(self, frame: bytes) -> int:
         if self._frames.state is State.OPEN and not self._connection.closing:
             return self._connection.write_through(frame)
-        return True
+        return 0
 
     @property
     def written(self) -> int:

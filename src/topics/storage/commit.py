@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -259,7 +259,7 @@ class Background:
     def _sync_loop(self) -> None:
         store, committer = self.store, self.committer
         while not self.stopping:
-            committer.stirred.wait(_IDLE_S if committer.idle else max(store.options.sync_ms, 1) / 1000)
+            committer.stirred.wait(_IDLE_S if committer.idle else self._pause_s())
             committer.idle = False
             for shard in store.shards:
                 try:
@@ -273,6 +273,11 @@ class Background:
             committer.idle = True
             if any(shard.dirty_since_ns is not None and shard.failed is None for shard in store.shards):
                 committer.idle = False
+
+    def _pause_s(self) -> float:
+        store = self.store
+        dirty = [shard.dirty_since_ns for shard in store.shards if shard.failed is None]
+        return until_due_ns(dirty, store.options.sync_ms * 1_000_000, store.clock.monotonic_ns()) / 1e9
 
     def _write(self, shard: Shard) -> None:
         """What was submitted and nobody waits for."""
@@ -331,6 +336,12 @@ class Background:
                 self.store.staging.tend(self.store)
         self._ended = True
         self._refuse()
+
+
+def until_due_ns(dirty_since_ns: Iterable[int | None], sync_ns: int, now_ns: int) -> int:
+    """How long until the first sync by the timer; at least a millisecond, for one that is due and cannot be taken."""
+    first_ns = min((since for since in dirty_since_ns if since is not None), default=now_ns)
+    return max(first_ns + sync_ns - now_ns, 1_000_000)
 
 
 def run_checkpoint(store: Store, committer: Committer, clean: bool = False) -> bool:

@@ -41,6 +41,8 @@ class MovedClock(SystemClock):
 class Collected:
     """A sink that keeps what a stream writes."""
 
+    chunked = False
+
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.gone = asyncio.Event()
@@ -59,6 +61,16 @@ class Collected:
 
     def write(self, data: bytes) -> None:
         self.pieces.append(data)
+
+    def share(self, told: Callable[[], None]) -> int:
+        return -1
+
+    def unshare(self) -> None:
+        pass
+
+    def queue(self, data: memoryview) -> int:
+        self.pieces.append(bytes(data))
+        return self.written
 
     def write_frames(self, frames: Frames) -> int:
         self.pieces.append(frames.plain)

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from topics.api.agenda import ByPriority
+from topics.api.channel import SHARED_BYTES
+from topics.api.cohort import Cohort, Form, Standing
 from topics.api.events import Block, Rendered, text_frame
-from topics.api.hub import READS, SHARED_BYTES, SLICE, Hub, InOrder, Standing
+from topics.api.hub import READS, SLICE, Hub
 from topics.api.live import Heartbeats
 from topics.api.pump import Pump
 from topics.broker.broker import Broker
@@ -90,6 +93,9 @@ class Fake:
         self.room = room
         self.pages: list[Rendered] = []
         self.is_lost = False
+        self.form: Form = Rendered.plain
+        self.cohort: Cohort[Any] | None = None
+        self.slot = 0
 
     def standing(self) -> Standing:
         return self.view, self.cursor, None
@@ -104,6 +110,15 @@ class Fake:
         self.pages.append(rendered)
         self.cursor = rendered.cursor
         return True
+
+    def share(self) -> int:
+        return -1
+
+    def stepped_out(self, cursor: int, sent_at: float) -> None:
+        raise AssertionError("it is served by itself")
+
+    def queue(self, rest: memoryview, rendered: Rendered) -> None:
+        raise AssertionError("it is served by itself")
 
     def lost(self) -> None:
         self.open = False
@@ -120,7 +135,7 @@ class World:
         self.store = open_store(OsFs(), str(path / "s"), StoreOptions(), clock, SystemIds(), self.lock)
         self.pump = Pump(self.store, self.lock, asyncio.get_running_loop())
         self.broker = Broker(self.store, clock)
-        self.agenda = InOrder()
+        self.agenda = ByPriority(self.broker.clocks, clock)
         self.hub = Hub(self.broker, self.pump, self.agenda)
 
     async def do(self, steps: Any) -> Any:

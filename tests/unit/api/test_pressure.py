@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from topics.api.agenda import ByPriority
-from topics.api.hub import Channel, Hub
+from topics.api.channel import Channel
+from topics.api.hub import Hub
 from topics.api.live import Live, LiveOptions
 from topics.api.pump import Pump
 from topics.broker.broker import Appended, Broker
@@ -39,7 +40,7 @@ class Parts:
         return self.pump.run(self.broker.append(name, prepare([{"data": 1}]), None, wanted, True, insist))
 
     def channel(self, name: str) -> Channel:
-        return Channel(self.live.hub, self.pump.store.topics[name])
+        return Channel(self.pump.store.topics[name], self.live.hub.heard)
 
 
 def with_parts(path: Path, body: Callable[[Parts], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:

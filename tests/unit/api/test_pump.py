@@ -21,6 +21,7 @@ from topics.host.clock import SystemClock
 from topics.host.fs import Buffer, File, Fs, OsFs
 from topics.host.ids import SystemIds
 from topics.model.config import TopicConfig
+from topics.storage.durable import durable_seq
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
 
@@ -290,5 +291,16 @@ def test_answer_that_cannot_be_delivered_keeps_no_other_from_its_own(tmp_path: P
         first.then(broken, broken)
         assert (await second).body == b"3"
         assert [str(trouble) for trouble in troubles] == ["the connection broke"]
+
+    with_pump(tmp_path / "s", body)
+
+
+def test_what_was_written_in_place_is_synced_though_nobody_writes_more(tmp_path: Path) -> None:
+    async def body(pump: Pump, broker: Broker) -> None:
+        for _ in range(3):
+            await result_of(append(pump, broker, "a", "disk"))
+            topic = pump.store.topics["a"]
+            while durable_seq(topic, pump.store.shard_for(topic)) != topic.head:
+                await asyncio.sleep(0.001)
 
     with_pump(tmp_path / "s", body)
