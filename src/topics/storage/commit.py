@@ -128,7 +128,8 @@ class Committer:
                 shard.run(write)
             with self.lock:
                 shard.finish(write)
-                self.pass_on(shard)
+                if shard.queue:
+                    self.pass_on(shard)
         except BaseException as error:
             with self.lock:
                 shard.abandon(error)

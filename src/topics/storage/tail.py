@@ -96,7 +96,12 @@ class Tail:
     def add(self, first_seq: int, entries: bytes | bytearray | memoryview, count: int, ram: bool = False) -> Chunk:
         """Store `count` entries; the seqs must lie above every seq stored before."""
         chunk = self.chunks[-1] if self.chunks else None
-        if chunk is None or chunk.end_seq != first_seq or chunk.ram != ram or not chunk.room(count):
+        if (
+            chunk is None
+            or chunk.first_seq + chunk.count != first_seq
+            or chunk.ram != ram
+            or not ((chunk.count + count) * ENTRY_SIZE <= len(chunk.buffer) or chunk.room(count))
+        ):
             assert chunk is None or chunk.end_seq <= first_seq, "entries are stored in seq order"
             # Behind a full chunk comes as much again: growing step by step would copy and clear it all once more.
             full = chunk is not None and chunk.ram == ram and chunk.end_seq == first_seq
@@ -111,7 +116,8 @@ class Tail:
         """The records from `first_seq` lie in `source`, their frames beginning at `offset`."""
         if offset:
             rebase(chunk.buffer, first_seq - chunk.first_seq, count, offset)
-        chunk.place(first_seq, source)
+        if not chunk.places or chunk.places[-1][1] is not source:
+            chunk.place(first_seq, source)
 
     def find(self, seq: int) -> Chunk | None:
         """The chunk that holds `seq`."""

@@ -128,9 +128,13 @@ class Shard:
 
     def take(self) -> Write | None:
         """The next batch, or None where nothing waits or a write is under way."""
-        if self.writing or not self.queue or self.failed is not None:
+        queue = self.queue
+        if self.writing or not queue or self.failed is not None:
             return None
-        count, size, sync = self._batch()
+        if len(queue) == 1 and not self.syncing:
+            count, size, sync = 1, queue[0].size, self._urgent(queue[0])  # what `_batch` says of a lone writer's
+        else:
+            count, size, sync = self._batch()
         file = self.file
         rotate = file is None or file.written + size + _EVIDENCE_SIZE > file.capacity
         if not count or (rotate and self.syncing):
