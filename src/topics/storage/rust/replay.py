@@ -42,6 +42,7 @@ from topics.storage.rust.blocks import Cache, MovedBlock, moved_entries, never_f
 from topics.storage.rust.groups import OURS, RustGroup
 from topics.storage.rust.order import Item, in_order
 from topics.storage.rust.report import Finding, FindingKind, ImportReport
+from topics.storage.rust.tangle import Tangle, find_tangled
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic
 from topics.storage.walread import FileRead
@@ -80,11 +81,13 @@ class RustReplay:
         self._ended: set[int] = set()
         self._heads: dict[int, int] = {}
         """As of the snapshot: an Append at or below is contained in it."""
+        self._tangles: dict[int, Tangle] = {}
         self._by_name: dict[str, RustRouter] = {router.name: router for router in source.snapshot.routers}
 
     def run(self, groups: list[RustGroup], tell: Tell) -> None:
         items = list(in_order(groups))
         self._find_ended(items)
+        self._tangles = find_tangled(items, {row.id: row.head for row in self.source.snapshot.topics})
         for number, row in enumerate(self.source.snapshot.topics):
             self.next_topic_id = max(self.next_topic_id, row.id + 1)
             if row.id not in self._ended:
@@ -195,17 +198,35 @@ class RustReplay:
         absorbed = int(np.searchsorted(column["offset"].astype(np.int64) + column["length"], read.start, side="right"))
         contained = max(self._heads.get(topic.id, 0) + 1 - first, 0)
         skip = min(max(absorbed, contained), count)
-        again = min(max(topic.head + 1 - first, skip), count)
-        if again > skip:
-            self.suspect.add(read.wal.path)
-            finding = Finding(
-                "out_of_order", topic.name, first + skip, first + again - 1, read.wal.path, int(column["offset"][skip]),
-                f"the topic was at {topic.head} already",
-            )  # fmt: skip
-            self.report.add(finding, again - skip)
-        if again == count:
+        if skip == count:
             return
-        self._take(read, topic, first + again, entries[again * ENTRY_SIZE :], int(column["offset"][again]))
+        first, entries, offset = first + skip, entries[skip * ENTRY_SIZE :], int(column["offset"][skip])
+        tangle = self._tangles.get(topic.id)
+        if tangle is None:
+            self._take(read, topic, first, entries, offset)
+            return
+        again = min(tangle.highest + 1 - first, count - skip)
+        if again > 0:
+            self.suspect.add(read.wal.path)
+            why = f"the log was at {tangle.highest} already"
+            finding = Finding("out_of_order", topic.name, first, first + again - 1, read.wal.path, offset, why)
+            self.report.add(finding, again)
+        tangle.add(read, first, entries)
+
+    def _untangle(self, topic: Topic, tangle: Tangle) -> None:
+        """All is read: put the records in order. What was deleted nobody misses; what else is not there is told."""
+        if topic.queue is not None:
+            topic.queue.forget_all(sorted(tangle.deleted))
+        for read, first, entries in tangle.runs(topic.head):
+            self._pass(topic, tangle, first - 1)
+            self._take(read, topic, first, entries, int.from_bytes(entries[:4], "little"))
+        self._pass(topic, tangle, tangle.highest)
+
+    def _pass(self, topic: Topic, tangle: Tangle, through: int) -> None:
+        for low, high in tangle.silent(topic.head + 1, through):
+            if low > topic.head + 1:
+                self._lose(topic, topic.head + 1, low - 1, "hole", "", 0)
+            topic.apply_lost(low, high, LostReason.SKIPPED)
 
     def _take(self, read: FileRead, topic: Topic, first: int, entries: bytes, offset: int) -> None:
         if first > topic.head + 1:
@@ -251,14 +272,19 @@ class RustReplay:
 
     def _delete(self, topic: Topic, delete: Delete) -> None:
         """A selector reaches what was there when it was asked for: seqs below the bound."""
-        bound = min(topic.head + 1, delete.bound if delete.bound is not None else SEQ_MAX)
+        if not delete.seqs and delete.match is None and delete.before_seq is None:
+            return
+        bound = delete.bound if delete.bound is not None else SEQ_MAX
         if delete.before_seq is not None:
             bound = min(bound, delete.before_seq)
+        if topic.id in self._tangles:
+            self._tangles[topic.id].delete(bound, delete.match, delete.seqs)
+        bound = min(bound, topic.head + 1)
         if delete.seqs:
             topic.apply_delete(0, tuple(runs_of(sorted(set(delete.seqs)))))
         elif delete.match is not None:
             topic.apply_delete(0, join_ranges(find_tagged(self.handles, topic, delete.match, bound)))
-        elif delete.before_seq is not None:
+        else:
             topic.apply_delete(bound, ())
 
     def _router(self, read: FileRead, frame: Frame) -> None:
@@ -278,6 +304,8 @@ class RustReplay:
         """Reserved seqs that were not found, and routers by the ids of the topics that are there."""
         self.topics = dict(sorted(self.topics.items()))
         for topic in self.topics.values():
+            if topic.id in self._tangles:
+                self._untangle(topic, self._tangles[topic.id])
             if topic.durability == Durability.DISK and topic.ceiling > topic.head:
                 self._lose(topic, topic.head + 1, topic.ceiling, "reserved", "", 0)
             topic.ceiling = topic.ceiling_asked = topic.head

@@ -29,7 +29,7 @@ FindingKind = Literal[
 _MEANING: Final[dict[FindingKind, str]] = {
     "hole": "seqs are missing in the log; readers are told of a gap",
     "reserved": "seqs were reserved and not found; nobody gets them, and readers are told of a gap",
-    "out_of_order": "records repeat a seq or come behind a higher one; the first of each seq was kept",
+    "out_of_order": "records repeat a seq or come behind a higher one; of each seq the youngest counts",
     "null": "records are null where a segment has a payload; the segment was set aside",
     "broken_json": "records held no JSON and became null",
     "ephemeral": "records lived in the memory of the other program alone; readers are told of a gap",
