@@ -235,6 +235,13 @@ def test_a_group_that_was_used_again_later_is_woven_in() -> None:
     assert store.topics["a"].config.cap_records == 3
 
 
+def test_a_clock_that_was_set_back_between_two_lives_misleads_no_delete() -> None:
+    made = rust()
+    made.wal(delete(1, match=(0, "x"), bound=3, ts=100), append(1, 3, 3, tag="x", ts=101))
+    made.wal(create(1, "a", ts=9000), append(1, 1, 1, tag="x", ts=9001), append(1, 2, 2, ts=9002), group="shard-00")
+    assert values(imported(made), "a") == {2: b"2", 3: b"3"}
+
+
 def test_a_name_that_was_dropped_and_made_again_lives_on_under_its_new_id() -> None:
     made = rust()
     made.wal(create(2, "a"), append(2, 1, "new"))
