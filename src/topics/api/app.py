@@ -48,8 +48,6 @@ from topics.model.errors import (
 log = logging.getLogger("topics.api")
 
 _ANSWERS = (Response, Later, Stream, Socket)
-_ACK_BYTES = 512
-"""The answer to an ack by express has less."""
 _PLACES_MAX = 8192
 """Paths whose place in the table is remembered."""
 
@@ -206,8 +204,6 @@ class Application:
             return None
         handler, names, key = call.route.handler, call.names, call.key
         of_jobs = BY_EXPRESS.get(handler)
-        if answer_max is not None and of_jobs is not None and (not of_jobs.is_short or answer_max < _ACK_BYTES):
-            return None  # how large the answer of a claim gets is not known before
         seqs = call.flag("return_seqs", True)
         asked = (handler, names, key, seqs, answer_max)
         express = self._expresses.get(asked)
@@ -215,7 +211,7 @@ class Application:
             if len(self._expresses) >= _PLACES_MAX:
                 self._expresses.clear()
             if of_jobs is not None:
-                express = of_jobs(self._terminal, names, key)
+                express = of_jobs(self._terminal, names, key, answer_max)
             else:
                 express = AppendExpress(self._terminal, names[0], key, seqs, answer_max)
             self._expresses[asked] = express

@@ -354,6 +354,12 @@ def _broken(sink: Sink, head: Head, error: Exception) -> None:
     asyncio.get_running_loop().call_exception_handler(context)
 
 
+def coded(answer: Response, accepted: bytes) -> Response:
+    """A large JSON answer as whoever accepts these codings gets it."""
+    coding = compress.choose(accepted)
+    return _varying(answer) if coding is None else _coded(answer, coding, compress.deflate(coding, answer.body))
+
+
 def _varying(answer: Response) -> Response:
     return Response(
         answer.status, answer.body, answer.content_type, [*answer.headers, (b"vary", b"accept-encoding")], answer.close

@@ -80,7 +80,6 @@ class FetchExpress(JobExpress[FetchWish]):
 
 class GroupAckExpress(JobExpress[AckWish]):
     kind = "group ack"
-    is_short = True
     convoy = GroupAckConvoy
 
     def is_there(self, topic: Topic) -> bool:

@@ -310,7 +310,7 @@ class App(Protocol):
 
     def express(self, head: Head, admission: Admission, answer_max: int | None) -> Express | None:
         """For requests with exactly this head, which `begin` let pass, on HTTP/1.1 connections that live on. Answers
-        have to be smaller than `answer_max`: larger ones would be compressed."""
+        have to be smaller than `answer_max`, or coded as the client accepts it."""
         ...
 
     def too_large(self, head: Head) -> Response: ...

@@ -9,13 +9,16 @@ jobs of an ack are all the node's own. Whoever has anything else to be told is s
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 from topics.api.auth import ANYONE, Key
 from topics.api.call import JSON
+from topics.api.exchange import INLINE_BYTES_MAX, coded
 from topics.api.express import Terminal
 from topics.api.http import Response, Rider
 from topics.api.known import Known
@@ -134,12 +137,26 @@ class JobConvoy(Generic[T]):
                     continue
                 spent = b'"performance":{"server_total_ms":%.6f}}' % ((now_ns - received_ns) / 1e6)
                 body = answers[at] + spent
-                if rider.ending:
+                if len(body) >= express.plain_max:
+                    self._code(rider, known, Response(200, body))
+                elif rider.ending:
                     rider.arrived_late(known, Response(200, body))
                 else:
                     rider.arrived(b"%b%d\r\n\r\n%b" % (start_of(rider.ticker, 200, JSON), len(body), body))
             except Exception as trouble:
                 self._undelivered(trouble)
+
+    def _code(self, rider: Rider, known: Known, answer: Response) -> None:
+        """In a thread, if it is large."""
+        accepted = known.headers[b"accept-encoding"]
+        if len(answer.body) <= INLINE_BYTES_MAX:
+            rider.arrived_late(known, coded(answer, accepted))
+            return
+
+        def tell(done: asyncio.Future[Response]) -> None:
+            rider.arrived_late(known, answer if done.cancelled() or done.exception() else done.result())
+
+        self._service.loop.run_in_executor(self._service.readers, coded, answer, accepted).add_done_callback(tell)
 
 
 class ClaimConvoy(JobConvoy[Wish]):
@@ -194,17 +211,17 @@ class AckConvoy(JobConvoy[Done]):
 class JobExpress(Generic[T]):
     """Calls of one kind to one queue, by heads that ask for the same."""
 
-    __slots__ = ("_config", "_fits", "_names", "_terminal", "key")
+    __slots__ = ("_config", "_fits", "_names", "_terminal", "key", "plain_max")
     alone = True
     kind: ClassVar[str]
-    is_short: ClassVar[bool] = False
-    """Its answers are never large."""
     convoy: ClassVar[type[JobConvoy[T]]]
 
-    def __init__(self, terminal: Terminal, names: tuple[str, ...], key: Key) -> None:
+    def __init__(self, terminal: Terminal, names: tuple[str, ...], key: Key, answer_max: int | None) -> None:
         self._terminal = terminal
         self._names = names
         self.key = key
+        self.plain_max = sys.maxsize if answer_max is None else answer_max
+        """Answers that are not smaller are coded as the client accepts it."""
         self._config: TopicConfig | None = None
         self._fits = False
 
@@ -266,7 +283,6 @@ class ClaimExpress(JobExpress[Wish]):
 
 class AckExpress(JobExpress[Done]):
     kind = "ack"
-    is_short = True
     convoy = AckConvoy
 
     def read(self, body: bytes) -> tuple[Done, int]:

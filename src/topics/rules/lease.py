@@ -191,8 +191,8 @@ class Leases:
             return False
         if tokens.count(None) == len(seqs):
             return True
-        known = map(self.entries.__getitem__, seqs)
-        return all(token is None or token == entry.token for token, entry in zip(tokens, known, strict=True))
+        known = [entry.token for entry in map(self.entries.__getitem__, seqs)]
+        return tokens == known or all(given in (None, token) for given, token in zip(tokens, known, strict=True))
 
     def is_leased(self, seq: int, token: int) -> bool:
         return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token == token

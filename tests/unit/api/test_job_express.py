@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,22 @@ def test_slots_of_a_key_are_held_by_express_and_given_back(tmp_path: Path) -> No
             assert [(await link.all())[-1][9:12] for link in links] == [b"200", b"200", b"429"]
 
     in_place(tmp_path / "s", body, options)
+
+
+def test_large_answers_are_coded_as_the_client_accepts_it(tmp_path: Path) -> None:
+    large = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * 30_000)] * 4)
+
+    async def body(place: Place) -> None:
+        (link,) = await warmed(place, 1)
+        link.send(posted("q", large))
+        await link.all()
+        for first, last in ((1, 9), (10, 18), (19, 27), (28, 28)):  # from the second on its head is known
+            link.send(claimed("w", 9, "q", b"accept-encoding: gzip"))
+            await link.all()
+            head, _, packed = link.answers[-1].partition(b"\r\n\r\n")
+            assert b"content-encoding: gzip" in head
+            assert seqs_of(zlib.decompress(packed, 31)) == list(range(first, last + 1))
+        link.send(claimed("w", 1, "q", b"accept-encoding: gzip"))
+        assert b'"count":0,' in (await link.all())[-1]
+
+    in_place(tmp_path / "s", body)
