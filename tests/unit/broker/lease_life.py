@@ -43,6 +43,7 @@ class LeaseLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bench = Bench(reserve_seqs=8, segment_max_events=5)
+        self.bench.clock.advance(100 * HOUR_MS)  # a machine that runs: a time of 0 is none
         self.paper = Paper(0)
         self.since: list[Paper] = []
         """As it was after each step since the last sync."""
