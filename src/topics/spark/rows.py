@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,13 +12,14 @@ import pyarrow as pa
 from topics.format.columns import TextColumn
 from topics.format.decode import Decoded
 from topics.spark.payload import parse_texts
-from topics.spark.places import Loss
+from topics.spark.places import Damage, Loss
 from topics.spark.schema import Projection
 
 TEXTS: Final = ("tag", "node", "key", "data", "meta")
 TIME: Final = pa.timestamp("us", tz="UTC")
 
 _KAFKA_NAMES: Final = {"value": "data", "offset": "seq", "timestamp": "ts"}
+MERGE_BYTES: Final = 1 << 20
 _LOG_APPEND_TIME: Final = 1
 """Kafka's word for a time that the server gave."""
 
@@ -32,6 +34,11 @@ class Rows:
     ts: pa.Array | None
     texts: dict[str, pa.Array] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        columns = [self.seq, *self.texts.values()] if self.ts is None else [self.seq, self.ts, *self.texts.values()]
+        return sum(int(column.nbytes) for column in columns)
+
 
 def decoded_rows(topic: str, decoded: Decoded) -> Rows:
     """What the kernel laid out, without a copy."""
@@ -43,6 +50,41 @@ def decoded_rows(topic: str, decoded: Decoded) -> Rows:
         None if times is None else time_column(np.frombuffer(times, dtype=np.int64)),
         {name: _text(count, column) for name, column in zip(TEXTS, texts, strict=True) if column is not None},
     )
+
+
+def merged(items: Iterable[Rows | Loss | Damage]) -> Iterator[Rows | Loss | Damage]:
+    """The same, with small runs of rows made into larger ones: a batch costs Spark about what ten thousand rows do."""
+    gathered: list[Rows] = []
+    size = 0
+    for item in items:
+        if not isinstance(item, Rows) or (gathered and gathered[0].topic != item.topic):
+            yield from _joined(gathered)
+            gathered, size = [], 0
+        if not isinstance(item, Rows):
+            yield item
+            continue
+        gathered.append(item)
+        size += item.nbytes
+        if size >= MERGE_BYTES:
+            yield from _joined(gathered)
+            gathered, size = [], 0
+    yield from _joined(gathered)
+
+
+def _joined(parts: list[Rows]) -> list[Rows]:
+    """One of all, where there are any."""
+    if len(parts) < 2:
+        return parts
+    first = parts[0]
+    return [
+        Rows(
+            first.topic,
+            sum(part.count for part in parts),
+            pa.concat_arrays([part.seq for part in parts]),
+            None if first.ts is None else pa.concat_arrays([part.ts for part in parts]),
+            {name: pa.concat_arrays([part.texts[name] for part in parts]) for name in first.texts},
+        )
+    ]
 
 
 def time_column(times_ms: np.ndarray) -> pa.Array:

@@ -20,7 +20,7 @@ from topics.spark.options import Options, parse_options
 from topics.spark.origin import Origin, end_seq, heads_of, open_origin, plan_from, start_seq
 from topics.spark.packing import pack
 from topics.spark.places import Damage, Loss, Plan, Span
-from topics.spark.rows import loss_row, project
+from topics.spark.rows import loss_row, merged, project
 from topics.spark.schema import Projection, columns_of, make_projection
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def read_partition(options: Options, projection: Projection, partition: InputPar
         if judge(options, loss):
             yield loss_row(loss, projection)
     wanted = Wanted(projection.want, options.verify, options.filter)
-    for item in partition.origin.read(partition.spans, wanted):
+    for item in merged(partition.origin.read(partition.spans, wanted)):
         if isinstance(item, Damage):
             item = _damaged(options, item)
         if not isinstance(item, Loss):
