@@ -292,7 +292,10 @@ cdef int locate(const uint8_t* buf, Py_ssize_t size, int64_t at, uint32_t length
 
 cdef int find_parts(Py_buffer* view, int64_t at, uint32_t length, int layout, Parts* out) except -1:
     """The parts of a frame; ValueError if it does not lie in the buffer or its lengths are not the entry's."""
-    cdef int why = locate(<const uint8_t*>view.buf, view.len, at, length, layout, out)
+    return refuse_part(locate(<const uint8_t*>view.buf, view.len, at, length, layout, out))
+
+
+cdef int refuse_part(int why) except -1:
     if why == PART_OUTSIDE:
         raise ValueError("an entry points outside the buffer")
     if why == PART_LENGTHS:
@@ -393,66 +396,6 @@ def collect_tags(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int lay
     finally:
         PyBuffer_Release(&view)
     return tags
-
-
-def collect_keys(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int layout, int64_t base):
-    cdef Py_buffer view, index
-    cdef const uint8_t* entry
-    cdef Py_ssize_t i
-    cdef Parts parts
-    cdef Envelope envelope
-    cdef list keys = []
-    cdef object key
-    check_layout(layout)
-    check_base(base)
-    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
-        try:
-            check_entries(index.len, start_index, count)
-            entry = <const uint8_t*>index.buf + start_index * ENTRY_SIZE
-            for i in range(count):
-                key = None
-                if not is_hole(entry):
-                    find_parts(&view, <int64_t>load32(entry) - base, load32(entry + 4), layout, &parts)
-                    if not split_body(parts.body, parts.end - parts.body, &envelope):
-                        envelope_error(parts.body, parts.end - parts.body)
-                    key = key_of(&envelope)
-                    if key is not None:
-                        key = (<str>key).encode()
-                keys.append(key)
-                entry += ENTRY_SIZE
-        finally:
-            PyBuffer_Release(&index)
-    finally:
-        PyBuffer_Release(&view)
-    return keys
-
-
-def is_keyless(buf, entries, Py_ssize_t start_index, Py_ssize_t count, int layout, int64_t base):
-    cdef Py_buffer view, index
-    cdef const uint8_t* entry
-    cdef Py_ssize_t i
-    cdef Parts parts
-    cdef bint keyless = True
-    check_layout(layout)
-    check_base(base)
-    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
-        try:
-            check_entries(index.len, start_index, count)
-            entry = <const uint8_t*>index.buf + start_index * ENTRY_SIZE
-            for i in range(count):
-                if not is_hole(entry):
-                    find_parts(&view, <int64_t>load32(entry) - base, load32(entry + 4), layout, &parts)
-                    keyless &= parts.end - parts.body >= 5 and memcmp(parts.body, b'{"d":', 5) == 0
-                entry += ENTRY_SIZE
-        finally:
-            PyBuffer_Release(&index)
-    finally:
-        PyBuffer_Release(&view)
-    return keyless
 
 
 cdef Py_ssize_t index_frames(

@@ -351,6 +351,22 @@ def test_twins_agree_on_damaged_segments(
     assert_same("rebuild_idx", broken, data.draw(st.sampled_from([1, 9, 10, 11])), len(broken))
 
 
+def test_the_one_key_among_many_records_is_found_and_a_bad_frame_is_refused(ops: ModuleType) -> None:
+    # Enough bytes that the kernel lets other threads run meanwhile.
+    plain: list[dict[str, Any]] = [{"data": "x" * 1000}] * 400
+    frames, entries = segment(ops, plain)
+    assert ops.is_keyless(frames, entries, 0, 400, SEGMENT_LAYOUT, 0)
+    keyed, places = segment(ops, [*plain, {"data": 1, "key": "k"}])
+    assert not ops.is_keyless(keyed, places, 0, 401, SEGMENT_LAYOUT, 0)
+    assert ops.is_keyless(keyed, places, 0, 400, SEGMENT_LAYOUT, 0)
+    with pytest.raises(ValueError, match="points outside the buffer"):
+        ops.is_keyless(frames[:-1], entries, 0, 400, SEGMENT_LAYOUT, 0)
+    broken = bytearray(entries)
+    broken[399 * ENTRY_SIZE + 4] ^= 1
+    with pytest.raises(ValueError, match=r"points outside the buffer|do not match its entry"):
+        ops.is_keyless(frames, broken, 0, 400, SEGMENT_LAYOUT, 0)
+
+
 def check_all(frames: bytes, entries: bytes, count: int, layout: int, data: st.DataObject) -> bytes:
     broken = data.draw(damaged(st.just(frames)))
     broken_entries = data.draw(st.just(entries) | damaged(st.just(entries)))
