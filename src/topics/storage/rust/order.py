@@ -4,9 +4,9 @@ A topic's frames lie in one group, in order, unless the number of shards changed
 group, and nothing says which group came first. Seqs do, and where a frame has none, the time does:
 
   - an Append stands at its seq;
-  - a Delete stands behind the head that it was bound to;
+  - a Delete stands behind the head that it was bound to, and behind the seqs that it names;
   - any other frame stands behind the Appends of its own group that come before it, and behind those of other groups
-    that are not younger than it, up to the next Append of its own group.
+    that are older than it, up to the next Append of its own group.
 
 Within a group nothing changes places. Frames without a topic (routers) are ordered by time alone.
 """
@@ -14,7 +14,7 @@ Within a group nothing changes places. Frames without a topic (routers) are orde
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from topics.format.control import BadBody, Delete
@@ -59,25 +59,39 @@ def _split_topics(parts: list[list[Placed]]) -> set[int]:
 
 
 def _merge(parts: list[list[Placed]]) -> list[Placed]:
-    appends = sorted(
-        (item[2], item[7], number) for number, part in enumerate(parts) for _, item in part if item[0] == Kind.APPEND
-    )
-    keyed: list[tuple[tuple[int, int, int, int], Placed]] = []
+    keyed: list[tuple[tuple[int, int, int, int, int], Placed]] = []
     for number, part in enumerate(parts):
-        others = [(seq, ts) for seq, ts, home in appends if home != number]
+        others = _Appends(item for other in parts if other is not part for _, item in other)
         times = accumulate((item[8] if item[0] == Kind.APPEND else item[3] for _, item in part), max)
         following = _following(part)
-        place = 0
+        place = behind = 0
         for index, ((read, item), ts) in enumerate(zip(part, times, strict=True)):
+            before = place
             if item[0] == Kind.APPEND:
                 place = max(place, item[2])
+                behind = behind if place == before else 0
             else:
-                place = max(place, _bound(read, item), _before(others, place, following[index], ts))
-            keyed.append(((place, ts, number, index), (read, item)))
-            if item[0] == Kind.APPEND:
-                place = max(place, item[2] + item[3] - 1)
+                place = max(place, _bound(read, item), others.through(place, following[index], ts))
+                behind = 1  # the Append of the very seq that it stands at
+            keyed.append(((place, behind, ts, number, index), (read, item)))
+            if item[0] == Kind.APPEND and item[2] + item[3] - 1 > place:
+                place, behind = item[2] + item[3] - 1, 0
     keyed.sort(key=lambda pair: pair[0])
     return [placed for _, placed in keyed]
+
+
+class _Appends:
+    """Those of other groups: the last seqs of their runs, and the latest time up to each."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        runs = sorted((item[2] + item[3] - 1, item[8]) for item in items if item[0] == Kind.APPEND)
+        self._seqs = [seq for seq, _ in runs]
+        self._times = list(accumulate((ts for _, ts in runs), max))
+
+    def through(self, low: int, high: int, ts: int) -> int:
+        """The highest seq between two that is older than `ts`, as are all in front of it; 0 if there is none."""
+        at = min(bisect_left(self._times, ts), bisect_left(self._seqs, high)) - 1
+        return self._seqs[at] if at >= 0 and self._seqs[at] > low else 0
 
 
 def _following(part: list[Placed]) -> list[int]:
@@ -91,17 +105,11 @@ def _following(part: list[Placed]) -> list[int]:
     return found[::-1]
 
 
-def _before(others: list[tuple[int, int]], low: int, high: int, ts: int) -> int:
-    """The highest seq between two that is not younger than `ts`."""
-    first, end = bisect_left(others, (low + 1, 0)), bisect_left(others, (high, 0))
-    return max((seq for seq, then in others[first:end] if then <= ts), default=0)
-
-
 def _bound(read: FileRead, item: Item) -> int:
     if item[0] != Kind.DELETE:
         return 0
     try:
-        bound = Delete.decode(decode_frame(read.view, item[-2], item[-1]).body).bound
+        found = Delete.decode(decode_frame(read.view, item[-2], item[-1]).body)
     except BadBody:
         return 0
-    return bound - 1 if bound else 0
+    return max([found.bound - 1 if found.bound else 0, *found.seqs])
