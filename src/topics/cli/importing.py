@@ -63,7 +63,8 @@ def import_directory(
     if json:
         output.fields(values)
         return 0
-    output.fields({name: values[name] for name in ("source", "topics", "records", "bytes", "routers", "frames")})
+    shown = {name: values[name] for name in ("topics", "records", "bytes", "routers", "frames")}
+    output.fields({"source": report.source or "the WAL alone", **shown})
     for line in report.finding_lines():
         output.note(line)
     for name in report.set_aside:
