@@ -21,7 +21,8 @@ from tests.spark.conftest import Server
 Moment = Literal["a part comes", "a part is stored", "the commit comes", "the commit is done"]
 _METHODS: Final = {"part": "PUT", "commit": "POST"}
 _OWN: Final = ("connection", "transfer-encoding", "content-length", "date", "server")
-WAIT_S: Final = 120.0
+WAIT_S: Final = 600.0
+"""A bound for what would never come; a slow machine must not reach it."""
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Proxy:
         self.seen: list[str] = []
         """Method and target of every request, in the order they came."""
         self._aims: list[Aim] = []
+        self._held: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
         self._up = threading.Event()
         self._up.set()
@@ -80,11 +82,29 @@ class Proxy:
         """With SIGKILL: the process that sent the request."""
         os.kill(process_of(port, self.port), signal.SIGKILL)
 
+    def hold(self, app: str, over: threading.Event) -> None:
+        """Nothing of the app gets through before that, not even another try of what was stopped: a client does not wait
+        forever, and a slow machine may take longer."""
+        with self._lock:
+            self._held[app] = over
+        over.wait(2 * WAIT_S)
+        with self._lock:
+            self._held.pop(app, None)
+
     # -- for the handler -----------------------------------------------------------------------------------------------
 
     def came(self, method: str, target: str) -> None:
         with self._lock:
             self.seen.append(f"{method} {unquote(target)}")
+
+    def holds(self, target: str) -> bool:
+        """Whether the request came while its app was held, and waited for the end of that."""
+        with self._lock:
+            found = re.search(r"/staged/([^/@]+)@", unquote(target))
+            over = self._held.get(found[1]) if found is not None else None
+        if over is not None:
+            over.wait(2 * WAIT_S)
+        return over is not None
 
     def stops(self, method: str, target: str, before: bool, port: int) -> bool:
         """Whether the request was stopped here; what the aim wanted is done then."""
@@ -117,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         port = int(self.client_address[1])
         self.proxy.came(self.command, self.path)
+        if self.proxy.holds(self.path):
+            return self._drop()
         if self.proxy.stops(self.command, self.path, True, port):
             return self._drop()
         upstream = http.client.HTTPConnection("127.0.0.1", self.proxy.wait_up(), timeout=60)

@@ -18,7 +18,7 @@ from topics.model.record import Record
 from topics.spark.history import History
 from topics.spark.joining import JOIN_FILES
 from topics.spark.parts import parse_shreds
-from topics.spark.pipeline import Exported, PipelineOptions, read_status, rebuild, run_round
+from topics.spark.pipeline import Exported, PipelineOptions, folder_of, read_status, rebuild, run_round
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,6 +214,14 @@ def test_many_small_files_become_few_in_seq_order(
 def test_wrong_typed_columns_are_named(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parse_shreds(text)
+
+
+def test_tables_are_folders_and_an_object_store_is_refused(tmp_path: Path) -> None:
+    assert folder_of(f"file://{tmp_path}/history") == folder_of(f"{tmp_path}/history") == str(tmp_path / "history")
+    assert folder_of("history") == str(Path.cwd() / "history")
+    for url in ("s3://bucket/history", "gs://bucket/history", "abfss://box@account/history"):
+        with pytest.raises(InvalidRequest, match="not to object stores"):
+            folder_of(url)
 
 
 def test_command_line_exports_and_tells(server: Server, topic: str, tmp_path: Path) -> None:

@@ -45,10 +45,6 @@ def make_work(proxy: Proxy, kind: Kind, folder: Path) -> Work:
     return work
 
 
-def wait_for(event: threading.Event) -> None:
-    event.wait(2 * WAIT_S)
-
-
 def aborted(proxy: Proxy, work: Work) -> bool:
     return any(one.startswith("DELETE") and f"/staged/{work.app}@" in one for one in proxy.seen)
 
@@ -117,19 +113,29 @@ def test_driver_killed_at_every_moment_is_followed_by_another_that_writes_the_re
     ]
     for kind, moment in cases:
         work = make_work(proxy, kind, tmp_path)
-        aims[work] = proxy.aim(work.app, moment, lambda _port: wait_for(dead))
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.works", proxy.url, str(tmp_path), *(f"{w.app}={w.kind}" for w in aims)],
-        cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        aims[work] = proxy.aim(work.app, moment, lambda _port, app=work.app: proxy.hold(app, dead))  # type: ignore[misc]
+    complaints = tmp_path / "complaints"  # and no pipe, which a driver with much to say would fill
+    with complaints.open("wb") as stderr:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.works", proxy.url, str(tmp_path), *(f"{w.app}={w.kind}" for w in aims)],
+            cwd=ROOT, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr,
+        )  # fmt: skip
     try:
         end = time.monotonic() + 2 * WAIT_S
-        reached = all(aim.met.wait(max(end - time.monotonic(), 0)) for aim in aims.values())
+        assert driver.stdin is not None
+        for aim in aims.values():
+            if driver.poll() is not None:
+                break
+            driver.stdin.write(b"begin\n")
+            driver.stdin.flush()
+            while not aim.met.wait(1) and driver.poll() is None and time.monotonic() < end:
+                pass
     finally:
         kill_session(driver.pid)
         dead.set()
-        _, complaints = driver.communicate()
-    assert reached, complaints.decode()[-3000:]
+        driver.communicate()
+    missed = [work.kind for work, aim in aims.items() if not aim.met.is_set()]
+    assert not missed, f"{missed}: {complaints.read_text()[-3000:]}"
     for work in aims:
         visible = work.wanted if aims[work].moment == "the commit is done" else [[] for _ in work.topics]
         assert work.found(proxy.server.client) == visible

@@ -2,7 +2,8 @@
 
     python -m tests.spark.works URL FOLDER NAME=KIND …
 
-runs several at once in a session of its own.
+runs several at once in a session of its own, each when a line tells it to begin: Spark gives a Python process ten
+seconds to start, which all of them together may not get on a slow machine.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ def main(url: str, folder: str, *named: str) -> None:
         work.run(topics.spark.session())  # active in this thread, too
 
     with ThreadPoolExecutor(len(works)) as pool:
-        list(pool.map(run, works))
+        running = []
+        for work in works:
+            sys.stdin.readline()
+            running.append(pool.submit(run, work))
+        for one in running:
+            one.result()
 
 
 if __name__ == "__main__":

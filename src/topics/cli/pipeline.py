@@ -176,12 +176,12 @@ def _options(
 
     check_spark(lake=True)
     from topics.spark.parts import parse_shreds
-    from topics.spark.pipeline import PipelineOptions
+    from topics.spark.pipeline import PipelineOptions, folder_of
 
     if url is not None and path is not None:
         raise InvalidRequest("give either --url or --path, not both")
     return PipelineOptions(
-        table=os.path.abspath(table) if "://" not in table else table,
+        table=folder_of(table),
         url=None if path is not None else url or DEFAULT_URL,
         path=path,
         token=os.environ.get("TOPICS_TOKEN") or None,

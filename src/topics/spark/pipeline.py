@@ -113,10 +113,19 @@ def chosen(options: PipelineOptions, origin: Origin) -> dict[str, Head]:
     return {name: head for name, head in heads.items() if head.durable_seq is not None}
 
 
+def folder_of(text: str) -> str:
+    """The folder that `--table` means; InvalidRequest if it is none."""
+    path = text.removeprefix("file://")
+    if "://" in path:
+        raise InvalidRequest(
+            f"--table {text!r}: tables are written to folders, not to object stores; name a folder that this machine and "
+            "every worker see, and copy the tables from there"
+        )
+    return os.path.abspath(path)
+
+
 def check_folder(root: str) -> None:
     """InvalidRequest if nothing can be written there."""
-    if "://" in root and not root.startswith("file://"):
-        raise InvalidRequest(f"--table {root!r}: tables are written to folders of this machine")
     try:
         os.makedirs(root, exist_ok=True)
         # A name of its own: two exporters, in one process or on two machines, must not take each other's away.
