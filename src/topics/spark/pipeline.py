@@ -118,8 +118,8 @@ def folder_of(text: str) -> str:
     path = text.removeprefix("file://")
     if "://" in path:
         raise InvalidRequest(
-            f"--table {text!r}: tables are written to folders, not to object stores; name a folder that this machine and "
-            "every worker see, and copy the tables from there"
+            f"--table {text!r}: tables are written to folders, not to object stores; name a folder that this machine "
+            "and every worker see, and copy the tables from there"
         )
     return os.path.abspath(path)
 
