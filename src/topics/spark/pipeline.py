@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.host.fs import OsFs
-from topics.model.errors import Conflict, InvalidRequest, RecordsLost, TopicsError
+from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError, TopicsError
 from topics.spark.history import History, remove
 from topics.spark.options import Options
 from topics.spark.origin import Origin, open_origin
@@ -246,10 +247,22 @@ def _write(
     partitions = pack(spans, os.cpu_count() or 1, bytes_max=FILE_SOURCE_BYTES, bytes_min=SPREAD_BYTES)
     if not partitions:
         return []
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
     writer = Writer(folder, origin, shreds)
     context = spark().sparkContext
-    found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
+    try:
+        found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
+    except (PySparkException, Py4JError) as error:
+        raise StorageError(f"the files of {folder} were not written: {_last_words(str(error))}") from error
     return found
+
+
+def _last_words(text: str) -> str:
+    """What a task died of, without its way through Python and Java: an error of ours, else the first line."""
+    ours = re.findall(r"^topics\.model\.errors\.\w+: (.+)$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else text.strip().partition("\n")[0]
 
 
 def read_status(options: PipelineOptions) -> list[Status]:
