@@ -27,6 +27,11 @@ class StoreOptions:
     """Seqs a `disk` topic reserves ahead. Larger syncs less often and skips more seqs after a crash."""
     sync_ms: int = 10
     """Un-synced bytes are synced at most this long after the first of them."""
+    queue_submissions: int = limits.SHARD_QUEUE_SUBMISSIONS
+    """What may wait in front of one WAL shard. Beyond it appends wait, or at full pressure are answered with 429.
+    Smaller says so sooner, larger holds more in memory."""
+    queue_bytes: int = limits.SHARD_QUEUE_BYTES
+    """The same in bytes. One submission is always taken, whatever its size."""
     evidence_ms: int = 100
     """Least time between two marks in the WAL that state what was synced. Smaller tells rot from a torn tail sooner."""
     segment_max_events: int = 10_000
@@ -52,6 +57,8 @@ class StoreOptions:
         self._bound("max_topics", 0, 1 << 40)
         self._bound("reserve_seqs", 1, 1 << 32)
         self._bound("sync_ms", 0, 60_000)
+        self._bound("queue_submissions", 1, 1 << 20)
+        self._bound("queue_bytes", 1, 1 << 40)
         self._bound("segment_max_events", 1, 10_000_000)
         self._bound("segment_max_bytes", 1, 2 << 30)
         if self.recovery not in ("strict", "salvage"):

@@ -96,8 +96,9 @@ class Shard:
             )
         if self.refusing is not None:
             raise fresh_error(self.refusing)
-        full = len(self.queue) >= limits.SHARD_QUEUE_SUBMISSIONS or (
-            self.queue and self.queued_bytes + size > limits.SHARD_QUEUE_BYTES
+        options = self.options
+        full = len(self.queue) >= options.queue_submissions or (
+            self.queue and self.queued_bytes + size > options.queue_bytes
         )
         if full:
             self.stats.submit_full += 1

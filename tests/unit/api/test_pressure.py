@@ -20,7 +20,6 @@ from topics.format.ops import prepare
 from topics.host.clock import Clock, SystemClock
 from topics.host.fs import OsFs
 from topics.host.ids import SystemIds
-from topics.model import limits
 from topics.model.config import TopicConfig
 from topics.model.errors import Throttled
 from topics.rules.pressure import Relief
@@ -43,11 +42,13 @@ class Parts:
         return Channel(self.pump.store.topics[name], self.live.hub.heard)
 
 
-def with_parts(path: Path, body: Callable[[Parts], Coroutine[Any, Any, None]], clock: Clock | None = None) -> None:
+def with_parts(
+    path: Path, body: Callable[[Parts], Coroutine[Any, Any, None]], clock: Clock | None = None, **options: Any
+) -> None:
     async def main() -> None:
         lock = threading.Lock()
         time = clock or SystemClock()
-        store = open_store(OsFs(), str(path), StoreOptions(wal_shards=1), time, SystemIds(), lock)
+        store = open_store(OsFs(), str(path), StoreOptions(**options), time, SystemIds(), lock)
         pump = Pump(store, lock, asyncio.get_running_loop())
         try:
             await asyncio.wait_for(body(Parts(pump, time)), 120)
@@ -159,11 +160,7 @@ def test_writes_of_a_wide_window_share_one_batch(tmp_path: Path) -> None:
     with_parts(tmp_path / "s", body)
 
 
-def test_full_queue_makes_writers_wait_and_at_full_pressure_refuses_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "SHARD_QUEUE_SUBMISSIONS", 2)
-
+def test_full_queue_makes_writers_wait_and_at_full_pressure_refuses_them(tmp_path: Path) -> None:
     async def body(parts: Parts) -> None:
         await result_of(parts.append("a", durability="fsync"))
         parts.pump.relief = Relief(pressure=0.5, window_ms=5)
@@ -184,7 +181,7 @@ def test_full_queue_makes_writers_wait_and_at_full_pressure_refuses_them(
             assert (await result_of(answer)).first_seq
         assert parts.pump.store.topics["a"].head == 10
 
-    with_parts(tmp_path / "s", body)
+    with_parts(tmp_path / "s", body, queue_submissions=2)
 
 
 def test_hub_gathers_wakeups_under_pressure(tmp_path: Path) -> None:

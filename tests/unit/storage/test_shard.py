@@ -9,7 +9,6 @@ import pytest
 
 from topics.format.frame import Kind, decode_frame, encode_frame
 from topics.format.ops import scan_wal
-from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
 from topics.storage.submission import State, Submission
@@ -163,17 +162,15 @@ def test_one_write_is_under_way_at_a_time() -> None:
     assert bench.shard.take() is not None
 
 
-def test_a_full_queue_refuses_by_count_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SHARD_QUEUE_SUBMISSIONS", 3)
-    bench = Bench()
+def test_a_full_queue_refuses_by_count_and_by_bytes() -> None:
+    bench = Bench(queue_submissions=3)
     for name in "abc":
         bench.shard.check(10)
         bench.put(name)
     with pytest.raises(Throttled):
         bench.shard.check(10)
     assert bench.shard.stats.submit_full == 1
-    bench.step()
-    monkeypatch.setattr(limits, "SHARD_QUEUE_BYTES", 100)
+    bench = Bench(queue_bytes=100)
     bench.shard.check(10_000)
     bench.put("d")
     with pytest.raises(Throttled):
