@@ -11,6 +11,7 @@ from topics.format.group import GroupEvent, GroupOp
 from topics.rules.group import Group
 from topics.storage import grouping
 from topics.storage.group import Groups
+from topics.storage.submission import Submission, joined
 
 
 def _unlogged(patches: Patches, event: GroupEvent) -> None:
@@ -54,6 +55,24 @@ def group_position_logged_without_its_records(patches: Patches) -> None:
         return real(self, topic_id, op, *rest)
 
     patches.set(Groups, "frame", frame)
+
+
+def calls_that_travel_together_log_the_first_alone(patches: Patches) -> None:
+    def travel(lane: int, parts: list[Submission]) -> Submission:
+        for part in parts[1:]:
+            part.buffers = []
+        return joined(lane, parts)
+
+    patches.set(grouping, "joined", travel)
+
+
+def calls_that_travel_together_are_answered_before_their_sync(patches: Patches) -> None:
+    def travel(lane: int, parts: list[Submission]) -> Submission:
+        submission = joined(lane, parts)
+        submission.needs_sync = False
+        return submission
+
+    patches.set(grouping, "joined", travel)
 
 
 def leaving_settles_what_a_member_held(patches: Patches) -> None:

@@ -21,6 +21,7 @@ from topics.storage.grouping import (
     Place,
     enter,
     find_group,
+    gathered,
     order_ack,
     order_drop,
     order_extend,
@@ -262,11 +263,39 @@ class GroupUsers:
             if (seq not in entries or entries[seq].kind == Kind.LEASED or now.ms <= lease[1])
             and lease[0] in place.group.members
         }
-        fetched = order_fetch(place, ask, 1 << 20, None, now, None)
-        self.ledger.fetched(place, ask.holder, fetched.rows, now)
-        self.client.counts["group fetch"] += bool(fetched.rows)
-        self.client.counts["group refetch"] += any(row[3] > 1 for row in fetched.rows)
-        return fetched.submission
+
+        def fetch(most: int) -> Submission | None:
+            fetched = order_fetch(place, ask._replace(most=most), 1 << 20, None, now, None)
+            self.ledger.fetched(place, ask.holder, fetched.rows, now)
+            self.client.counts["group fetch"] += bool(fetched.rows)
+            self.client.counts["group refetch"] += any(row[3] > 1 for row in fetched.rows)
+            return fetched.submission
+
+        if ask.most % 2:
+            return fetch(ask.most)
+        # Two calls that came at the same time.
+        _, together = gathered(place, lambda: [fetch(ask.most // 2) for _ in range(2)])
+        self.client.counts["group fetch of two"] += together is not None
+        return together
+
+    def _ack(self, place: Place, member: str, seqs: list[int], tokens: list[int | None], now: Now) -> Submission | None:
+        """As two calls that came at the same time, where there is more than one record."""
+        told = self.ledger.topics[place.topic.id].groups[place.group.name]
+
+        def ack(part: slice) -> Submission | None:
+            verdict = order_ack(place, member, seqs[part], tokens[part], (), now)
+            if verdict.done:
+                told.acks.append((verdict.done, verdict.submission))
+                if verdict.submission is not None and place.topic.ordered.config.commit_class == Durability.FSYNC:
+                    told.promised.append((verdict.done, verdict.submission))
+            self.client.counts["group ack"] += bool(verdict.done)
+            return verdict.submission
+
+        if len(seqs) < 2:
+            return ack(slice(None))
+        _, together = gathered(place, lambda: [ack(part) for part in (slice(1), slice(1, None))])
+        self.client.counts["group ack of two"] += together is not None
+        return together
 
     def _settle(self, place: Place, member: str, roll: float, picks: list[int], now: Now) -> Submission | None:
         told = self.ledger.topics[place.topic.id].groups[place.group.name]
@@ -275,13 +304,8 @@ class GroupUsers:
         seqs = list(dict.fromkeys(mine[pick % len(mine)] for pick in picks)) if mine else []
         tokens: list[int | None] = [dict(held).get(seq) for seq in seqs]
         if roll < 0.82:
-            verdict = order_ack(place, member, seqs, tokens, (), now)
-            if verdict.done:
-                told.acks.append((verdict.done, verdict.submission))
-                if verdict.submission is not None and place.topic.ordered.config.commit_class == Durability.FSYNC:
-                    told.promised.append((verdict.done, verdict.submission))
-            verb = "ack"
-        elif roll < 0.93:
+            return self._ack(place, member, seqs, tokens, now)
+        if roll < 0.93:
             verdict = order_nack(place, member, seqs, tokens, 50 * (picks[0] % 3), bool(picks[1] % 3), now)
             for seq in verdict.done:
                 told.live.pop(seq, None)

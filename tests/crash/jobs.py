@@ -258,11 +258,16 @@ class QueueUsers:
             return None
         topic, shard = found
         now = self._now()
-        claims = order_claim(topic, shard, [ask], now)
-        (rows,) = claims.hands
-        self.ledger.claimed(topic, ask.holder, rows, claims.submission, now)
-        self.client.counts["queue claim"] += bool(rows)
-        self.client.counts["queue reclaim"] += any(row[3] > 1 for row in rows)
+        asks = [ask]
+        if ask.most % 2 == 0:  # somebody else came at the same time
+            asks = [ask._replace(most=ask.most // 2), ask._replace(holder=f"{ask.holder}+", most=ask.most // 2)]
+        claims = order_claim(topic, shard, asks, now, in_turn=True)
+        for each, rows in zip(asks, claims.hands, strict=True):
+            if rows or each is asks[0]:
+                self.ledger.claimed(topic, each.holder, rows, claims.submission, now)
+        self.client.counts["queue claim"] += bool(claims.hands[0])
+        self.client.counts["queue claim of two"] += bool(claims.hands[-1]) and len(asks) > 1
+        self.client.counts["queue reclaim"] += any(row[3] > 1 for rows in claims.hands for row in rows)
         return claims.submission
 
     def _settle(self, name: str, verb: str, node: str, picks: list[int], ms: int) -> Submission | None:

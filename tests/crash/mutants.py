@@ -175,6 +175,11 @@ MUTANTS = [
     Mutant(group_mistakes.groups_left_out_of_the_snapshot, {**_GROUPS, "checkpoint_rate": 0.3}),
     Mutant(group_mistakes.group_position_logged_without_its_records, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.leaving_settles_what_a_member_held, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(group_mistakes.calls_that_travel_together_log_the_first_alone, {**_GROUPS, "power_rate": 0.2}),
+    Mutant(
+        group_mistakes.calls_that_travel_together_are_answered_before_their_sync,
+        {**_GROUPS, "power_rate": 1.0, "durabilities": ("fsync",), "wait_rate": 0.9},
+    ),
     Mutant(stage_mistakes.put_refused_after_commit, _STAGES),
     Mutant(stage_mistakes.abort_forgets_a_commit, _STAGES),
     Mutant(

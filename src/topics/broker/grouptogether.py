@@ -14,10 +14,10 @@ from topics.broker.together import shares_jobs
 from topics.model.errors import TopicsError
 from topics.rules.lease_values import READY, Ask
 from topics.storage.groupfetch import Fetched, order_fetch
-from topics.storage.grouping import GroupVerdict, Place, enter, order_settled
+from topics.storage.grouping import GroupVerdict, Place, enter, gathered, order_settled
 from topics.storage.leasing import Now
 from topics.storage.store import Store
-from topics.storage.submission import Submission, Waiter, WaitFirst, joined
+from topics.storage.submission import Submission, Waiter, WaitFirst
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -99,17 +99,14 @@ def _together(
         if config.mode != "queue" or config.filter is not None or not shares_jobs(place.topic.ordered.config):
             return None
         now = groups.now()
-        gathered = place.gathered = []
-        found: list[T | None] = []
-        try:
-            for wish in wishes:
-                try:
-                    found.append(act(place, now, wish))
-                except (WaitFirst, TopicsError):
-                    found.append(None)
-        finally:
-            place.gathered = None
-            submission = place.shard.submit(joined(place.topic.id, gathered)) if gathered else None
+
+        def tried(wish: W) -> T | None:
+            try:
+                return act(place, now, wish)
+            except (WaitFirst, TopicsError):
+                return None
+
+        found, submission = gathered(place, lambda: [tried(wish) for wish in wishes])
         if submission is not None:
             submission.waiters.append(waiter)
         return Outcome(place, now, found, submission)

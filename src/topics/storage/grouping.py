@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -23,9 +24,11 @@ from topics.rules.group import Group
 from topics.rules.lease_values import PARKED, Ask
 from topics.storage.group import Groups
 from topics.storage.leasing import Now, reserve_tokens
-from topics.storage.submission import Submission, WaitFirst
+from topics.storage.submission import Submission, WaitFirst, joined
 from topics.storage.topic import Topic
 from topics.storage.wal import Shard
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -411,6 +414,21 @@ def order_op(place: Place, op: GroupOp, now: Now, sync: bool, detached: bool = F
     submission.shard = place.shard
     place.gathered.append(submission)
     return submission
+
+
+def gathered(place: Place, act: Callable[[], T]) -> tuple[T, Submission | None]:
+    """What `act` says, and one submission of all it did with records of the group; None = that was nothing. What was
+    ordered before it raised is submitted all the same."""
+    submission: Submission | None = None
+    parts: list[Submission] = []
+    place.gathered = parts
+    try:
+        done = act()
+    finally:
+        place.gathered = None
+        if parts:
+            submission = place.shard.submit(joined(place.topic.id, parts))
+    return done, submission
 
 
 def _submit(
