@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tests.crash.forward import Routes
 from tests.crash.groups import GroupLedger, GroupUsers
+from tests.crash.guards import wrongly_taken
 from tests.crash.jobs import JobLedger, QueueUsers
 from tests.crash.profile import Profile
 from tests.crash.records import sent
@@ -229,7 +230,8 @@ class Client:
         except TopicNotFound:
             return self.absent(instance, "append")
         except WaitFirst as first:
-            new = [sent(record, 0, 0) for record in batch]
+            head = instance.ordered.head if instance is not None and instance.ordered is not None else 0
+            new = [sent(record, seq, 0) for seq, record in enumerate(batch, head + 1)]
             self.note_eviction(instance, new, first.submission)
             raise
         except (TopicFull, RecordTooLarge):
@@ -290,11 +292,15 @@ class Client:
         gone = oldest_over_cap([*state.records.values(), *records], state.config)
         if state.config.discard == "reject":
             gone = set()
-        if gone != {seq for seq in [*state.records, *(r.seq for r in records)] if seq <= floor}:
-            raise Violation(f"append to {instance} evicts through {floor}, expected to evict {sorted(gone)}")
-        if gone and token is not None and floor != max(gone):
-            raise Violation(f"append to {instance} tells of a loss through {floor}, and {max(gone)} was the last of it")
-        if gone:
+        there = [*state.records.values(), *records]
+        took = {record.seq for record in there if record.seq <= floor}
+        why = wrongly_taken(self.groups.ledger, instance.id, there, gone, took)
+        if why is not None:
+            raise Violation(f"append to {instance} evicts through {floor}: {why}")
+        if took and token is not None and floor != max(took):
+            raise Violation(f"append to {instance} tells of a loss through {floor}, and {max(took)} was the last of it")
+        self.counts["guard holds"] += took != gone
+        if took:
             self.counts["evict by cap"] += 1
         self.oracle.memory.append(instance.id, records)
         instance.add(Step(change, token, state.durability))
@@ -310,10 +316,13 @@ class Client:
         frame = decode_frame(token.buffers[0], 0, len(token.buffers[0]))
         floor = EvictWatermark.decode(frame.body).evict_floor
         if new is not None:
-            over = oldest_over_cap([*state.records.values(), *new], state.config)
+            there = [*state.records.values(), *new]
+            over = oldest_over_cap(there, state.config)
             took = {seq for seq in state.records if seq <= floor}
-            if took != over & state.records.keys():
-                raise Violation(f"{instance}: an append evicts {sorted(took)}, expected {sorted(over)}")
+            later = over - state.records.keys()  # of those it is seen when the append is asked for again
+            why = wrongly_taken(self.groups.ledger, instance.id, there, over, took, later)
+            if why is not None:
+                raise Violation(f"{instance}: an append evicts, and {why}")
         instance.add(Step(Evicted(floor, 0), token))
 
     @staticmethod
@@ -393,12 +402,15 @@ class Client:
                 raise Violation(f"{instance}: records {early} expired too early, by {change}")
             if change.expiry_floor not in state.records:
                 raise Violation(f"{instance}: {change} tells of a loss through a record that was none")
+            old = self._old(state) & published.records.keys()
+            self._check_guards(instance, state, old, {record.seq for record in gone} & old)
             self.counts["expire"] += 1
         if change.evict_floor > state.evict_floor:
             over = oldest_over_cap(list(published.records.values()), config)
             took = {seq for seq in published.records if seq <= change.evict_floor}
-            if took != over or change.evict_floor != max(over):
-                raise Violation(f"{instance}: {change} takes {sorted(took)}, expected {sorted(over)}")
+            self._check_guards(instance, published, over, took)
+            if change.evict_floor != max(took):
+                raise Violation(f"{instance}: {change} tells of a loss through a record that was none")
 
     def _check_swept(self, instance: Instance, state: State, published: State) -> None:
         """Nothing was evicted: nothing was to be."""
@@ -406,14 +418,22 @@ class Client:
         shard = self.store.shard_for(topic)
         if topic.frozen is not None or shard.failed is not None or shard.refusing is not None:
             return
-        now, config = self.store.clock.now_ms(), state.config
+        config = state.config
         open_ms = (self.store.clock.monotonic_ns() - self.store.opened_ns) // 1_000_000
         if config.ttl_ms and open_ms >= self.profile.ttl_grace_ms:
-            old = [r.seq for r in published.records.values() if now - r.ts > config.ttl_ms and r.seq in state.records]
-            if old:
-                raise Violation(f"{instance}: records {old} are too old and stay")
-        if not instance.pending and config.discard == "old" and oldest_over_cap(list(state.records.values()), config):
-            raise Violation(f"{instance}: more records than its cap stay")
+            self._check_guards(instance, state, self._old(state) & published.records.keys(), set())
+        if not instance.pending and config.discard == "old":
+            self._check_guards(instance, state, oldest_over_cap(list(state.records.values()), config), set())
+
+    def _old(self, state: State) -> set[int]:
+        now, ttl_ms = self.store.clock.now_ms(), state.config.ttl_ms
+        return {record.seq for record in state.records.values() if now - record.ts > ttl_ms}
+
+    def _check_guards(self, instance: Instance, state: State, over: set[int], took: set[int]) -> None:
+        why = wrongly_taken(self.groups.ledger, instance.id, state.records.values(), over, took)
+        if why is not None:
+            raise Violation(f"{instance}: {why}")
+        self.counts["guard holds"] += took != over
 
     @staticmethod
     def absent(instance: Instance | None, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from tests.crash.mistakes import Patches
 from topics.format.group import GroupEvent, GroupOp
 from topics.rules.group import Group
-from topics.storage import grouping
+from topics.storage import append, delete, grouping, guard
 from topics.storage.group import Groups
 from topics.storage.submission import Submission, joined
+from topics.storage.topic import Topic
 
 
 def _unlogged(patches: Patches, event: GroupEvent) -> None:
@@ -81,3 +83,22 @@ def leaving_settles_what_a_member_held(patches: Patches) -> None:
         self.leases.apply_settled([seq for seq, _ in self.leases.held_by(member)])
 
     patches.set(Group, "apply_left", left)
+
+
+def retention_does_not_ask_the_groups(patches: Patches) -> None:
+    for module in (append, delete):
+        patches.set(module, "pins_of", lambda topic, mono_ms: [])
+
+
+def retention_waits_only_for_what_nobody_was_given(patches: Patches) -> None:
+    real = guard.pins_of
+
+    def pins_of(topic: Topic, mono_ms: int) -> list[guard.Pin]:
+        return [replace(pin, committed=pin.group.cursor) for pin in real(topic, mono_ms)]
+
+    for module in (append, delete):
+        patches.set(module, "pins_of", pins_of)
+
+
+def groups_of_a_topic_that_leaves_ram_not_logged(patches: Patches) -> None:
+    patches.set(delete, "kept_frames", lambda topic, mono_ms: [])

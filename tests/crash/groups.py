@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 MEMBERS = ("a", "b")
 NAMES = ("g0", "g0", "g0", "g1")
+HOLDS = (0, 400, 1 << 30)
 
 
 @dataclass
@@ -53,6 +54,8 @@ class Told:
     """Its making, its seeks and its end: while one of them is not known to have happened, nothing else is."""
     start: int = 1
     """What lies below it is nothing to the group."""
+    hold: int | None = None
+    """How many bytes retention leaves to it; None = it does not ask."""
     dropped: Submission | None = None
     settled: set[int] = field(default_factory=set)
     """Known to be so over any crash."""
@@ -102,10 +105,10 @@ class GroupLedger:
             else:
                 told.ram.discard(seq)
 
-    def begin_anew(self, topic: Topic, name: str, start: int, token: Submission | None) -> None:
+    def begin_anew(self, topic: Topic, name: str, start: int, token: Submission | None, hold: int | None) -> None:
         """The group is made, or somebody sought."""
         made = [token] if token is not None else []
-        self.topics[topic.id].groups[name] = Told(made, start)
+        self.topics[topic.id].groups[name] = Told(made, start, hold)
 
     def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool, fallback: bool) -> int:
         """How many settled records stayed so."""
@@ -127,7 +130,7 @@ class GroupLedger:
             for name, group in found.items():
                 below = range(topic.dead.floor + 1, min(group.leases.position, topic.head + 1))
                 settled = {seq for seq in below if seq not in topic.dead and seq not in group.leases.entries}
-                known.groups[name] = Told(settled=settled)
+                known.groups[name] = Told(settled=settled, hold=hold_of(group.config))
         return kept
 
     def _check(self, topic: Topic, name: str, group: Group | None, told: Told, power: bool) -> int:
@@ -167,6 +170,10 @@ class GroupLedger:
                 raise Violation(f"{topic.name!r}: record {seq} is leased after a start, and leases do not last there")
 
 
+def hold_of(config: GroupConfig) -> int | None:
+    return config.max_hold_bytes if config.retention_guard else None
+
+
 def _survives(token: Submission, power: bool) -> bool:
     if token.state != State.DONE or token.file is None:
         return False
@@ -186,7 +193,8 @@ class GroupUsers:
         picks = [rng.randint(0, 40) for _ in range(4)]
         config = GroupConfig(
             visibility_ms=rng.choice((400, 5000, 60_000)), session_ms=rng.choice((2000, 60_000)),
-            max_deliveries=rng.choice((0, 0, 2)), max_pending=rng.choice((5, 1000)), retention_guard=False,
+            max_deliveries=rng.choice((0, 0, 2)), max_pending=rng.choice((5, 1000)), retention_guard=picks[3] % 3 > 0,
+            max_hold_bytes=HOLDS[picks[2] % 3], group_ttl_ms=1 << 40,
         ).resolved()  # fmt: skip
         roll, most = rng.random(), rng.choice((1, 4, 20))
         return lambda: self.act(name, group, member, roll, most, picks, config)
@@ -212,7 +220,7 @@ class GroupUsers:
         if roll < 0.08:
             position = min(1 + picks[0], topic.head + 1)
             sought = order_seek(place, position, now)
-            self.ledger.begin_anew(topic, group, position, sought)
+            self.ledger.begin_anew(topic, group, position, sought, hold_of(place.group.config))
             client.counts["group seek"] += 1
             return sought
         enter(place, member, None, now)
@@ -243,7 +251,7 @@ class GroupUsers:
     def _put(self, topic: Topic, shard: Shard, group: str, config: GroupConfig, now: Now) -> Submission | None:
         created, token = order_put(topic, shard, group, config, lambda: topic.earliest_seq, now)
         assert created
-        self.ledger.begin_anew(topic, group, topic.earliest_seq, token)
+        self.ledger.begin_anew(topic, group, topic.earliest_seq, token, hold_of(config))
         self.client.counts["group put"] += 1
         return token
 

@@ -180,6 +180,21 @@ MUTANTS = [
         group_mistakes.calls_that_travel_together_are_answered_before_their_sync,
         {**_GROUPS, "power_rate": 1.0, "durabilities": ("fsync",), "wait_rate": 0.9},
     ),
+    Mutant(group_mistakes.retention_does_not_ask_the_groups, {**_GROUPS, "caps": True}),
+    Mutant(group_mistakes.retention_waits_only_for_what_nobody_was_given, {**_GROUPS, "caps": True}),
+    Mutant(
+        group_mistakes.groups_of_a_topic_that_leaves_ram_not_logged,
+        {
+            **_GROUPS,
+            "durabilities": ("disk", "ephemeral"),
+            "config_changes": True,
+            "operations": 120,
+            "deletes": False,
+            "keys": False,
+            "checkpoint_rate": 0.0,
+            "power_rate": 0.0,
+        },
+    ),
     Mutant(stage_mistakes.put_refused_after_commit, _STAGES),
     Mutant(stage_mistakes.abort_forgets_a_commit, _STAGES),
     Mutant(

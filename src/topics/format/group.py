@@ -15,6 +15,7 @@
     DEAD                                            token: it is among the dead letters
     COMMITTED  next seq to read
     SOUGHT     position
+    KEPT                             its row in a snapshot (JSON)
 
 `lost` is how many seqs the position passed that were lost. Times are wall times.
 """
@@ -47,6 +48,7 @@ class GroupEvent(enum.IntEnum):
     DEAD = 9
     COMMITTED = 10
     SOUGHT = 11
+    KEPT = 12
 
 
 class GroupOp(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class GroupOp(msgspec.Struct, frozen=True):
     def decode(cls, body: bytes) -> GroupOp:
         reader = FieldReader(body)
         event = reader.u8()
-        if event > GroupEvent.SOUGHT:
+        if event > GroupEvent.KEPT:
             raise BadBody(f"group event {event} is unknown")
         group, member, number, lost, text = reader.text(), reader.text(), reader.u64(), reader.u64(), reader.lp()
         flat = iter(reader.u64s(4 * reader.u32()))

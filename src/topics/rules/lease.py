@@ -201,6 +201,9 @@ class Leases:
         """What the leased record is in hand for: its outcome decides what `judge` will say."""
         return self._in_hand.get(seq) or self._begun.get(seq)
 
+    def all_under_way(self) -> list[object]:
+        return [*self._in_hand.values(), *self._begun.values()]
+
     def held_by(self, holder: str) -> list[tuple[int, int]]:
         """(seq, token) of the leases of `holder` that nothing else is under way for."""
         mine = self._holders.get(holder, ())

@@ -20,6 +20,7 @@ from topics.storage.columns import Ranges
 from topics.storage.effect import Effect
 from topics.storage.evict import find_evict_floor
 from topics.storage.guard import guarded_floor, holds_all, pins_of
+from topics.storage.keeping import kept_frames
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic
@@ -209,8 +210,9 @@ def _first_young(entries: memoryview, count: int, oldest_ms: int) -> int:
     return bisect_left(times, oldest_ms, 0, count)
 
 
-def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -> Submission:
-    """Replace the config. Leaving a class that keeps no promise about seqs also states where they stand."""
+def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, mono_ms: int) -> Submission:
+    """Replace the config. Leaving a class that keeps no promise about seqs also states where they stand, and leaving
+    RAM, what was done there with leases."""
     ordered = topic.ordered
     old = ordered.config.commit_class
     new = config.commit_class
@@ -229,10 +231,13 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig) -
         gone += topic.lost.of(LostReason.SOURCE_TRIM)
     for first, last, reason in gone:
         frames.append((Kind.LOST_RANGE, LostRange(first, last, reason).encode()))
+    kept = kept_frames(topic, mono_ms) if leaving_ram else []
+    more = len(frames) + len(kept) - 1
     buffers: Buffers = [
-        encode_frame(kind, topic.id, data, ts=ts, flags=DURABLE | (MORE if number < len(frames) - 1 else 0))
+        encode_frame(kind, topic.id, data, ts=ts, flags=DURABLE | (MORE if number < more else 0))
         for number, (kind, data) in enumerate(frames)
     ]
+    buffers += [make(DURABLE | (MORE if number < more else 0)) for number, make in enumerate(kept, len(frames))]
     effect = Effect(config=config, ranges=tuple(left_behind))
     live, size = topic.measure_all(tuple(left_behind), ordered.overlay)
     effect.live, effect.bytes = -live, -size

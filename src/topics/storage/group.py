@@ -22,6 +22,7 @@ from topics.rules.lease_columns import Packed, pack, unpack
 from topics.rules.lease_values import Cut
 from topics.storage.dead import DeadSet
 from topics.storage.queue import ran_out
+from topics.storage.submission import Submission
 
 
 class GroupCut(NamedTuple):
@@ -49,6 +50,9 @@ class Groups:
         event = op.event
         if event == GroupEvent.PUT:
             self._put(op, now_ms)
+            return
+        if event == GroupEvent.KEPT:
+            self.load(msgspec.json.decode(op.text, type=GroupRow))
             return
         group = self.by_name.get(op.group)
         if group is None:
@@ -89,6 +93,15 @@ class Groups:
             return
         self.by_name[op.group] = Group(op.group, config, Leases(op.number), used_ms=now_ms)
 
+    def load(self, row: GroupRow) -> None:
+        leases = unpack(Packed(row.position, row.holders, row.columns))
+        config = msgspec.json.decode(row.config, type=GroupConfig)
+        group = Group(row.name, config, leases, Counters(*row.counters), used_ms=row.used_ms)
+        for name, generation in row.members:
+            group.apply_joined(name, generation, row.at_ms)
+        self.by_name[row.name] = group
+        self.seen_ms = max(self.seen_ms, row.at_ms)
+
     def forget(self, first: int, last: int) -> None:
         """Their records are gone, whoever did it: they count as settled."""
         for group in self.by_name.values():
@@ -125,6 +138,19 @@ class Groups:
         shift = self.shift_ms
         return encode_frame(Kind.GROUP, topic_id, op.encode(shift), ts=now_ms + shift, flags=flags)
 
+    def under_way(self) -> Submission | None:
+        """Something that was ordered and will change a group."""
+        found = [*self.making.values()]
+        for group in self.by_name.values():
+            found += [group.gate, *group.leaving.values(), *group.leases.all_under_way()]
+        return next((what for what in found if isinstance(what, Submission) and not what.settled), None)
+
+    def kept(self, now_ms: int) -> list[GroupOp]:
+        """All groups as they are. What was done while their topic lived in RAM alone, the log has yet to hear."""
+        return [
+            GroupOp(GroupEvent.KEPT, cut.name, text=msgspec.json.encode(group_row(cut))) for cut in self.cut(now_ms)
+        ]
+
     def cut(self, now_ms: int) -> list[GroupCut]:
         return [
             GroupCut(
@@ -149,11 +175,5 @@ def group_row(cut: GroupCut) -> GroupRow:
 def load_groups(rows: list[GroupRow]) -> Groups:
     groups = Groups()
     for row in rows:
-        leases = unpack(Packed(row.position, row.holders, row.columns))
-        config = msgspec.json.decode(row.config, type=GroupConfig)
-        group = Group(row.name, config, leases, Counters(*row.counters), used_ms=row.used_ms)
-        for name, generation in row.members:
-            group.apply_joined(name, generation, row.at_ms)
-        groups.by_name[row.name] = group
-        groups.seen_ms = max(groups.seen_ms, row.at_ms)
+        groups.load(row)
     return groups

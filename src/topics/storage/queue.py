@@ -139,6 +139,18 @@ class Queue:
         body = Lease.body_of(event, node, rows, shift)
         return encode_frame(Kind.LEASE, topic_id, body, seq=rows[0][0], ts=now_ms + shift, flags=flags)
 
+    def kept(self) -> list[tuple[LeaseEvent, str, list[LeaseRow]]]:
+        """Events that make its entries what they are, whatever the log has heard of them."""
+        begun: dict[str, list[LeaseRow]] = {}
+        over: list[LeaseRow] = []
+        for seq, entry in sorted(self.leases.entries.items()):
+            if entry.token:
+                begun.setdefault(entry.holder, []).append((seq, entry.token, entry.until, entry.deliveries))
+            if entry.kind != LEASED:
+                over.append((seq, entry.token, entry.until, entry.deliveries))
+        events = [(LeaseEvent.CLAIMED, holder, rows) for holder, rows in begun.items()]
+        return [*events, (LeaseEvent.RELEASED, "", over)] if over else events
+
     def cut(self, now_ms: int) -> QueueCut:
         return QueueCut(self.leases.cut(), self.dead_lettered, now_ms, self.shift_ms)
 

@@ -214,3 +214,28 @@ def test_a_lease_that_ran_out_before_a_start_is_not_revived_by_a_clock_set_back(
     bench.open()
     assert bench.seqs("other") == [1]
     assert [row[0] for row in bench.run(bench.broker.queues.claim("q", "other", 1, 1_000)).rows] == [1]
+
+
+def test_what_was_handed_out_in_ram_is_known_to_the_log_once_the_topic_leaves_it() -> None:
+    bench = GroupBench()
+    bench.make(5, durability="disk", max_deliveries=9)
+    bench.append("q", 1, 2, type="queue", durability="disk")
+
+    def configure(durability: Any) -> None:
+        bench.run(bench.broker.put_topic("t", TopicConfig(durability=durability)))
+        bench.run(bench.broker.put_topic("q", TopicConfig(type="queue", durability=durability)))
+
+    configure("ephemeral")
+    assert bench.seqs(most=3) == [1, 2, 3]
+    assert bench.ack(2) == 1
+    assert len(bench.run(bench.broker.queues.claim("q", "m", 1, None)).rows) == 1
+    configure("fsync")
+    assert bench.seqs(most=1) == [4]
+    assert [row[0] for row in bench.run(bench.broker.queues.claim("q", "m", 1, None)).rows] == [2]
+    before = bench.state()
+    bench.kill()
+    bench.open()
+    assert bench.state() == before
+    assert [(seq, count) for seq, _, count in bench.fetch()] == [(1, 2), (3, 2), (4, 2), (5, 1)]
+    again = bench.run(bench.broker.queues.claim("q", "m", 9, None)).rows
+    assert [(row[0], row[3]) for row in again] == [(1, 2), (2, 2)]
