@@ -113,11 +113,13 @@ class GroupLedger:
     def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool, fallback: bool) -> int:
         """How many settled records stayed so."""
         kept = 0
+        if damaged:  # even the id of a topic may be given again, where all that told of it is gone
+            self.topics = defaultdict(
+                Topics, {key: self.topics[key] for key in self.topics.keys() & store.by_id.keys()}
+            )
         for topic in store.by_id.values():
             known = self.topics[topic.id]
             found = {} if topic.groups is None else topic.groups.by_name
-            if damaged:
-                known.last_token = 0
             known.was_ram = known.was_ram or topic.config.commit_class == Durability.EPHEMERAL
             for name, told in known.groups.items():
                 # After a fallback the older snapshot and the WAL behind it are all there is.

@@ -124,8 +124,9 @@ class JobLedger:
     def check_recovered(self, store: Store, power: bool, doubt: bool, damaged: bool, fallback: bool) -> tuple[int, int]:
         """How many counts and leases lived through it."""
         counts = leases = 0
-        if damaged:
-            self.queues.clear()  # even the id of a queue may be given again, where all that told of it is gone
+        if damaged:  # even the id of a queue may be given again, where all that told of it is gone
+            there = self.queues.keys() & store.by_id.keys()
+            self.queues = defaultdict(Jobs, {key: Jobs(self.queues[key].last_token) for key in there})
         for topic in store.by_id.values():
             if topic.queue is None:
                 continue

@@ -56,3 +56,7 @@ def delays_replayed_as_due_at_once(patches: Patches) -> None:
 
 def leases_left_out_of_the_snapshot(patches: Patches) -> None:
     patches.set(cut, "queue_row", lambda _: None)
+
+
+def lease_ids_go_on_at_once_behind_damage(patches: Patches) -> None:
+    patches.set(Tokens, "leap", lambda self: None)

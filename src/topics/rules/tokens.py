@@ -11,6 +11,10 @@ from typing import Final
 AHEAD: Final = 65_536
 """Numbers that one synced frame reserves: more wastes them at a crash, fewer syncs more often."""
 
+LEAP: Final = 1 << 40
+"""How far the numbers go on behind damage that may have held reservations: nobody gives out that many in between, and
+thousands of such starts stay below 2^53, which is what JSON can hold."""
+
 
 class Tokens:
     __slots__ = ("asked", "ceiling", "next")
@@ -51,6 +55,10 @@ class Tokens:
         """It is synced."""
         self.ceiling = max(self.ceiling, ceiling)
         self.asked = max(self.asked, self.ceiling)
+
+    def leap(self) -> None:
+        """Reservations may have been lost that numbers were given out under."""
+        self.ceiling += LEAP
 
     def restart(self, next_token: int | None) -> None:
         """`next_token` is what a clean stop wrote down; None = nobody knows which numbers below the ceiling are out."""

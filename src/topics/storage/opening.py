@@ -177,7 +177,9 @@ def _adopt(store: Store, found: Found) -> None:
         topic.inherited = topic.head
         if topic.segments and not topic.segments[-1].sealed:
             topic.segments[-1].opened_ns = now
-        topic.tokens.restart(topic.tokens.next if found.clean else None)
+        if found.damage:  # the snapshot that is written because of it keeps this
+            topic.tokens.leap()
+        topic.tokens.restart(topic.tokens.next if found.clean and not found.damage else None)
         found.recovered.ran_out += [(topic, frame) for frame in _restart_leases(topic, wall_ms, now // 1_000_000)]
     adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())
