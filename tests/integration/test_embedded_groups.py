@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import topics
-from topics.model.errors import InvalidRequest, StaleGeneration
+from topics.broker.grouphandle import GroupHandle, Outcome
+from topics.model.errors import BatchTooLarge, InvalidRequest, StaleGeneration
 
 
 def test_a_group_hands_out_and_settles_and_lives_on(tmp_path: Path) -> None:
@@ -83,3 +87,39 @@ def test_many_threads_share_the_records_of_a_group(tmp_path: Path) -> None:
             thread.join()
         assert sorted(seq for seqs in taken for seq in seqs) == list(range(1, 2001))
         assert group.info().committed == 2001
+
+
+def _extend(group: GroupHandle, member: str, seqs: list[int], **named: Any) -> Outcome:
+    return group.extend(member, seqs, 1000, **named)
+
+
+def test_what_is_refused_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    with topics.open(str(tmp_path)) as log:
+        log.create("t", durability="fsync", leases_durable=True)
+        log.append("t", [{"data": n} for n in range(6)])
+        group = log.group("t", "g")
+        group.create(visibility_ms=60_000)
+        _, old = group.join("m")
+        _, generation = group.join("m")
+        tokens = {item.seq: item.token for item in group.fetch("m", max=3).records}
+        assert group.ack("m", [1], tokens=[tokens[1]]).done == 1
+        assert group.nack("m", [3], delay_ms=60_000).done == 1
+        group.fetch("n", max=1)
+        before = (group.info().committed, group.info().acked, group.pending())
+        acts: list[Callable[..., Outcome]] = [group.ack, group.nack, group.reject, partial(_extend, group)]
+        for act in acts:
+            refused = act("m", [1, 2, 3, 4, 5], tokens=[tokens[1], tokens[2] + 1, None, None, None])
+            assert refused.done == 0
+            assert refused.why == {1: "settled", 2: "token", 3: "expired", 4: "member", 5: "unknown"}
+            with pytest.raises(StaleGeneration):
+                act("m", [2], generation=old)
+            with pytest.raises(InvalidRequest):
+                act("m", [7])
+            with pytest.raises(BatchTooLarge):
+                act("m", [2] * 1001)
+        with pytest.raises(BatchTooLarge):
+            group.ack("m", ranges=[(1, 1)] * 1001)
+        with pytest.raises(InvalidRequest):
+            group.ack("m", [2], tokens=[])
+        assert (group.info().committed, group.info().acked, group.pending()) == before
+        assert group.heartbeat("m", generation) == generation

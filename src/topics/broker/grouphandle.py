@@ -11,7 +11,8 @@ from topics.broker.group import Asked, Batch, ConsumerGroups, Sought, Where
 from topics.broker.groupinfo import GroupState, PendingRow
 from topics.broker.jobs import read_records
 from topics.broker.steps import Steps
-from topics.model.errors import InvalidRequest
+from topics.model import limits
+from topics.model.errors import BatchTooLarge, InvalidRequest
 from topics.model.group import GroupConfig
 from topics.model.record import Gap, Record
 from topics.storage.grouping import GroupVerdict
@@ -131,6 +132,8 @@ class GroupHandle:
         generation: int | None = None,
     ) -> Outcome:
         who = self._who(member, generation)
+        if len(ranges) > limits.SEQS_PER_CALL:
+            raise BatchTooLarge(f"{len(ranges)} ranges are more than the {limits.SEQS_PER_CALL} of one call")
         verdict, committed = self._run(self._groups.ack(who, seqs, _tokens(seqs, tokens), ranges))
         return Outcome(len(verdict.done), verdict.stale, dict(verdict.why), committed)
 
@@ -223,6 +226,8 @@ def _is_u64(value: object) -> bool:
 
 
 def _tokens(seqs: Sequence[int], tokens: Sequence[int | None] | None) -> Sequence[int | None]:
+    if len(seqs) > limits.SEQS_PER_CALL:
+        raise BatchTooLarge(f"{len(seqs)} seqs are more than the {limits.SEQS_PER_CALL} of one call")
     if tokens is None:
         return [None] * len(seqs)
     if len(tokens) != len(seqs):
