@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
+from topics.cli.groupfile import lines_of
 from topics.cli.remote import LOCAL, Server, as_json, as_text, assigned
 from topics.client import Client
 from topics.client.groups import Group
@@ -25,6 +26,7 @@ EXAMPLES: Final = (
     "    topics group ack orders billing 1 2 10-20 --member me\n"
     "    topics group seek orders billing earliest --force\n    topics group seek orders billing 1000 --dry-run\n"
     "    topics group export orders billing --json\n"
+    "    topics group export orders billing --directory topics-data --json\n"
 )
 
 
@@ -37,6 +39,7 @@ def group(
     max: int = 100,
     force: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
+    directory: str | None = None,
     server: Server = LOCAL,
 ) -> int:
     """Consumer groups of a topic.
@@ -45,7 +48,7 @@ def group(
     ----------
     action
         create (with FIELD=VALUE …), list, info, fetch, ack (with seqs and ranges), seek (to earliest, latest, a seq,
-        or ts=MS), delete, or export: the state, what is pending, and nothing else, one object a line.
+        or ts=MS), delete, or export: the state and what is pending, one object a line.
     topic
         The topic.
     name
@@ -60,8 +63,14 @@ def group(
         Seek though the group has members.
     dry_run
         Say what a seek would do.
+    directory
+        Export from the files of this data directory: the state of the last snapshot, and each op since.
     """
     output = server.output()
+    if action == "export" and directory is not None and name is not None:
+        for line in lines_of(directory, topic, name):
+            output.line(line, "  ".join(f"{key}={value}" for key, value in line.items()))
+        return 0
     with server.client() as client:
         if action == "list":
             rows = (_row(msgspec.to_builtins(found)) for found in client.groups(topic))

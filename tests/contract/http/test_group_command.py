@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import topics
 from tests.contract.http.live import ServerProcess
 from topics.cli.main import run
 from topics.client import Client
@@ -39,3 +43,30 @@ def test_groups_are_worked_from_the_command_line(
     group("info", topic, status=1)
     assert group("delete", topic, "g")[0]["deleted"] is True
     group("info", topic, "g", status=1)
+
+
+def test_a_group_is_exported_from_the_files_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def export() -> list[Any]:
+        assert run(["group", "export", "t", "g", "--directory", str(tmp_path), "--json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    with topics.open(str(tmp_path)) as log:
+        log.create("t", durability="fsync")
+        log.append("t", [{"data": n} for n in range(4)])
+        group = log.group("t", "g")
+        group.create(visibility_ms=60_000)
+        group.fetch("m", max=3)
+        group.ack("m", [1])
+        group.nack("m", [2])
+        group.seek({"seq": 2}, force=True)
+        lines = export()
+        assert [line["op"] for line in lines] == ["put", "join", "deliver_batch", "ack", "nack", "set_cursor"]
+        assert [line["n"] for line in lines] == [1, 2, 3, 4, 5, 6]
+        for line in lines:
+            assert line.pop("crc") == zlib.crc32(msgspec.json.encode(line))
+        group.fetch("m", max=1)
+    saved = export()
+    assert [(line["kind"], line.get("$seq"), line.get("position")) for line in saved] == [
+        ("state", None, 3),
+        ("pending", 2, None),
+    ]
