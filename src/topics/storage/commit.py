@@ -7,6 +7,7 @@ no caller should wait for: syncs by the timer, the next WAL file, checkpoints.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +20,8 @@ from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
 from topics.storage.turn import Write
 from topics.storage.wal import Shard
+
+log = logging.getLogger("topics.storage")
 
 _SEGMENT_THREADS = 8
 """What a checkpoint does side by side. It waits for the disk nearly all the time, so this is no number of cores."""
@@ -268,6 +271,7 @@ class Background:
                     self._sync(shard)
                 except Exception as error:
                     # Something may have happened by half: nobody may build on it, and nobody may wait for ever.
+                    log.exception("WAL shard %d stops: its background sync broke off", shard.index)
                     with committer.lock:
                         shard.abandon(error)
             # Said before the look: a shard that becomes dirty after it finds the flag set, and wakes us.

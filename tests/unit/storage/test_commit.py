@@ -1,10 +1,16 @@
-"""When the thread that syncs by the timer looks again."""
+"""The thread that syncs by the timer: when it looks again, and what becomes of its own mistakes."""
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import count
+from pathlib import Path
+
 import pytest
 
-from topics.storage.commit import until_due_ns
+import topics
+from topics.model.errors import ReadOnly, WriteFailed
+from topics.storage.commit import Background, until_due_ns
 
 MS = 1_000_000
 
@@ -22,3 +28,19 @@ MS = 1_000_000
 )
 def test_next_sync_is_due_when_the_oldest_bytes_are(dirty_since: list[int | None], until: int) -> None:
     assert until_due_ns(dirty_since, 10 * MS, 100 * MS) == until
+
+
+def test_mistake_of_our_own_in_a_background_sync_stops_the_shard_and_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    with topics.open(tmp_path / "store", wal_shards=1) as log:
+        log.create("t", durability="disk")
+        monkeypatch.setattr(Background, "_sync", broken)
+        with pytest.raises((ReadOnly, WriteFailed)):
+            deque((log.append("t", [{"data": 1}]) for _ in count()), maxlen=0)
+        monkeypatch.undo()
+    assert "WAL shard 0 stops: its background sync broke off" in caplog.text
+    assert "a mistake of ours" in caplog.text
