@@ -28,5 +28,10 @@ def no_server_outlives_its_test() -> Iterator[None]:
         live.end_all(server for server in live.RUNNING if not server.shared)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests share one session, so one worker has them all: they come first, and the others run beside them."""
+    items.sort(key=lambda item: "spark" not in item.path.parts)
+
+
 def pytest_report_header() -> str:
     return f"power-cut simulation: first seed {SEED} (TOPICS_TEST_SEED={SEED} runs the same seeds again)"
