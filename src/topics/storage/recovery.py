@@ -22,7 +22,7 @@ from topics.storage.judge import TopicFiles, judge
 from topics.storage.partfile import Part
 from topics.storage.paths import FLAT, Paths, is_group, snapshot_number, topic_of, wal_name, wal_number
 from topics.storage.replay import Recovered, Replay
-from topics.storage.rust.groups import begins_as_ours, group_files
+from topics.storage.rust.groups import begins_as_ours, begins_as_theirs, group_files
 from topics.storage.snapshots import Snapshots
 from topics.storage.stagereplay import find_staged
 from topics.storage.walread import GroupRead, GroupReader
@@ -76,7 +76,7 @@ def kind_of(fs: Fs, paths: Paths) -> Kind:
         magic_of(fs, f"{paths.meta}/{name}") for name in _names(fs, paths.meta) if snapshot_number(name) is not None
     }
     ours = MAGIC in kinds or any(begins_as_ours(fs, path) for path in wal)
-    if not ours and (RUST in kinds or (wal and not kinds)):
+    if not ours and (RUST in kinds or (not kinds and any(begins_as_theirs(fs, path) for path in wal))):
         return "rust"
     if wal or topics or RUST in kinds:
         raise UnknownVersion(

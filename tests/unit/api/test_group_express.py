@@ -29,7 +29,7 @@ REQUESTS = (
     fetched("b", 3),
     fetched("b", 3, more=',"max_bytes":1'),
     fetched("b", 1, more=',"wait_ms":1'),
-    fetched("b", 1, more=',"claim_idle_ms":0'),
+    fetched("b", 1, more=',"claim_idle_ms":60000'),
     fetched("b", 1, more=',"generation":99'),
     fetched("", 1),
     fetched("a", 2, "letters"),

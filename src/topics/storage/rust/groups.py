@@ -20,6 +20,7 @@ from topics.storage.rust.report import Finding, ImportReport
 from topics.storage.walfile import WalFile
 from topics.storage.walread import FileRead
 
+_ZEROS: Final = 8
 _FIRST_BYTES: Final = 4096
 OURS: Final = 64
 """Kinds from here on are frames that only we write."""
@@ -52,6 +53,27 @@ def begins_as_ours(fs: Fs, path: str) -> bool:
             frame.kind == Kind.CHECKPOINT_MARK and isinstance(decode_mark(frame.body), FileMark)
         )
     except (BadFrame, BadBody):
+        return False
+    finally:
+        file.close()
+
+
+def begins_as_theirs(fs: Fs, path: str) -> bool:
+    """Whether a WAL file begins with a frame, or with the zeros of one that nothing was written to. Somebody else's
+    file of that name does not."""
+    file = fs.open(path)
+    try:
+        size = file.size()
+        if not size:
+            return True
+        view = file.map()
+        if not any(view[:_ZEROS]):
+            return True
+        check_frame(view, 0, size)
+        return True
+    except UnknownKind:
+        return True  # told by whoever reads on
+    except BadFrame:
         return False
     finally:
         file.close()
