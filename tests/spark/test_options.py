@@ -96,6 +96,8 @@ def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
         ({"maxTriggerDelay": "soon"}, "write it as 500ms, 30s, 15m or 1h"),
         ({"maxOffsetsPerTrigger": "1", "maxRecordsPerTrigger": "1"}, "is given twice"),
         ({"minPartitions": "0"}, "at least 1"),
+        ({"url": "127.0.0.1:4000"}, "'127.0.0.1:4000' is not the URL of a server"),
+        ({"timeout": "0ms"}, "option timeout is '0ms'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, str], told: str) -> None:

@@ -128,9 +128,13 @@ def test_overwriting_and_unknown_columns_are_refused(spark: SparkSession, server
 
 
 def test_server_that_is_gone_is_named(spark: SparkSession, topic: str) -> None:
+    """Every try of Spark's waits for the server to come back, here only for a moment."""
+    gone = {"url": "http://127.0.0.1:9", "timeout": "200ms"}
     frame = spark.range(1).selectExpr("cast(id as string) as data").coalesce(1)
     with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
-        frame.write.format("topics").mode("append").options(url="http://127.0.0.1:9", topic=topic).save()
+        frame.write.format("topics").mode("append").options(**gone, topic=topic).save()
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+        spark.read.format("topics").options(**gone, topic=topic).load().count()
 
 
 def test_stream_copies_a_topic_once_over_restarts(

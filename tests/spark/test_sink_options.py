@@ -26,6 +26,9 @@ URL = {"url": "http://127.0.0.1:1"}
         ({**URL, "txnAppId": "a", "txnVersion": "1"}, True, "for batches"),
         ({**URL, "create": "maybe"}, False, "create"),
         ({**URL, "topic": "not a name"}, False, "name"),
+        ({"url": "127.0.0.1:4000"}, False, "not the URL of a server"),
+        ({**URL, "timeout": "0s"}, False, "500ms, 30s"),
+        ({**URL, "timeout": "30"}, True, "500ms, 30s"),
     ],
 )
 def test_wrong_option_is_named_with_its_remedy(given: dict[str, str], stream: bool, words: str) -> None:
@@ -35,9 +38,11 @@ def test_wrong_option_is_named_with_its_remedy(given: dict[str, str], stream: bo
 
 def test_options_are_found_in_any_case_and_the_key_in_the_environment() -> None:
     options = parse_sink_options(
-        {**URL, "TxnAppId": "job", "txnversion": "7", "checkpointLocation": "x"}, False, {"TOPICS_TOKEN": "secret"}
+        {**URL, "TxnAppId": "job", "txnversion": "7", "TimeOut": "5s", "checkpointLocation": "x"},
+        False,
+        {"TOPICS_TOKEN": "secret"},
     )
-    assert (options.app, options.version, options.token) == ("job", 7, "secret")
+    assert (options.app, options.version, options.token, options.timeout_ms) == ("job", 7, "secret", 5000)
     assert "secret" not in repr(options)
 
 

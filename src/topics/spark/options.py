@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from topics.client.url import Place
 from topics.model.config import check_topic_name
 from topics.model.errors import InvalidRequest
 
@@ -24,7 +25,7 @@ NAMES: Final = (
     "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "tag", "node", "key",
     "maxRecordsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "gapPolicy",
-    "failOnDataLoss", "onCorrupt", "onBadJson", "verify", "allowLive", "compat", "group", "hold",
+    "failOnDataLoss", "onCorrupt", "onBadJson", "verify", "allowLive", "compat", "group", "hold", "timeout",
 )  # fmt: skip
 
 SAME: Final = {
@@ -35,6 +36,9 @@ SAME: Final = {
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SEQ_MAX: Final = (1 << 63) - 1
+TIMEOUT_MS: Final = 30_000
+"""For one call to the server with all its repetitions. One that is not there is asked ten times, in some ten seconds:
+long enough for it to come back from a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Options:
     """A stream tells its progress as this group."""
     hold: bool | None = None
     """Whether retention waits for the group; None: as it is, and a new one has no guard."""
+    timeout_ms: int = TIMEOUT_MS
 
     @property
     def shows_gaps(self) -> bool:
@@ -114,6 +119,9 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         path = path.removeprefix("file://")
         if "://" in path:
             raise InvalidRequest(f"option path is {path!r}: only directories of this machine are read; or give url")
+    token = (asked.get("token") or environ.get("TOPICS_TOKEN") or None) if url is not None else None
+    if url is not None:
+        Place.parse(url, token)
     topics, pattern = _topics(asked)
     starts, start = _bounds(asked, "startSeq", "startTs", "startingOffsets", "startingOffsetsByTimestamp", EARLIEST)
     ends, end = _bounds(asked, "endSeq", "endTs", "endingOffsets", "endingOffsetsByTimestamp", LATEST)
@@ -126,7 +134,7 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     return Options(
         path=path,
         url=url,
-        token=(asked.get("token") or environ.get("TOPICS_TOKEN") or None) if url is not None else None,
+        token=token,
         topics=topics,
         pattern=pattern,
         start=start,
@@ -137,7 +145,7 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         max_records=_number(asked, "maxRecordsPerTrigger", 1),
         max_bytes=_number(asked, "maxBytesPerTrigger", 1),
         min_records=_number(asked, "minRecordsPerTrigger", 1),
-        max_delay_ms=_duration(asked, "maxTriggerDelay", 900_000),
+        max_delay_ms=duration(asked, "maxTriggerDelay", 900_000),
         min_partitions=_number(asked, "minPartitions", 1) or 0,
         max_partition_records=_number(asked, "maxRecordsPerPartition", 1),
         gap_policy=_gap_policy(asked),
@@ -148,6 +156,7 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         kafka=_choice(asked, "compat", ("topics", "kafka")) == "kafka",
         group=_group(asked),
         hold=_flag(asked, "hold", False) if "hold" in asked else None,
+        timeout_ms=duration(asked, "timeout", TIMEOUT_MS, least=1),
     )
 
 
@@ -279,13 +288,14 @@ def _time(name: str, value: Any) -> int:
     return max(int(moment.timestamp() * 1000), 0)
 
 
-def _duration(asked: Mapping[str, str], name: str, default: int) -> int:
+def duration(asked: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    """In ms."""
     if name not in asked:
         return default
-    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h)\s*", asked[name])
-    if match is None:
+    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h)\s*", asked[name], re.ASCII)
+    if match is None or (found := int(match.group(1)) * _UNITS[match.group(2)]) < least:
         raise InvalidRequest(f"option {name} is {asked[name]!r}: write it as 500ms, 30s, 15m or 1h")
-    return int(match.group(1)) * _UNITS[match.group(2)]
+    return found
 
 
 def _choice(asked: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

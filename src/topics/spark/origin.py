@@ -40,7 +40,7 @@ def open_origin(options: Options) -> Origin:
     if options.url is not None:
         from topics.spark.server_origin import ServerOrigin
 
-        return ServerOrigin(options.url, options.token)
+        return ServerOrigin(options.url, options.token, timeout_ms=options.timeout_ms)
     from topics.spark.rest_origin import RestOrigin
 
     assert options.path is not None

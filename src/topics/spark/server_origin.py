@@ -23,13 +23,13 @@ from topics.format.segment import ENTRY_DTYPE, ENTRY_SIZE
 from topics.host.fs import Fs, OsFs, parent
 from topics.model.errors import GenerationChanged, Recreated, SegmentGone, StorageError, StreamCut
 from topics.spark.frames import Frames, Wanted, read_rows, slices
+from topics.spark.options import TIMEOUT_MS
 from topics.spark.places import Damage, Head, Loss, Plan, SegmentPlace, ServerPlace, Span
 from topics.spark.ranges import clipped, without
 from topics.spark.rest_state import store_id
 from topics.spark.rows import TEXTS, TIME, Rows
 from topics.spark.segment_files import SegmentFiles
 
-RETRY: Final = RetryPolicy(deadline_s=20.0)
 _TRIES: Final = 4
 """How often a segment that keeps changing is opened again before the server is asked for its records instead."""
 _READ_BYTES: Final = 1 << 20
@@ -41,9 +41,17 @@ _INCLUDE: Final = ((COLUMN_TAG, "tags"), (COLUMN_META, "meta"), (COLUMN_KEY, "ke
 
 
 class ServerOrigin:
-    def __init__(self, url: str, token: str | None, store: str | None = None, fs: Fs | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        store: str | None = None,
+        fs: Fs | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
         self._url = url
         self._token = token
+        self._timeout_ms = timeout_ms
         self._fs: Fs = fs or OsFs()
         self._client: Client | None = None
         self._stores: dict[str, str | None] = {}
@@ -51,12 +59,13 @@ class ServerOrigin:
         self.store = store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ServerOrigin, (self._url, self._token, self.store)
+        return ServerOrigin, (self._url, self._token, self.store, None, self._timeout_ms)
 
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = Client(self._url, token=self._token, retry=RETRY)
+            retry = RetryPolicy(deadline_s=self._timeout_ms / 1000)
+            self._client = Client(self._url, token=self._token, retry=retry)
         return self._client
 
     def close(self) -> None:

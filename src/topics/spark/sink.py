@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from topics.client.retry import RetryPolicy
 from topics.client.sync import Client
 from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 from topics.spark.sink_options import SinkOptions, parse_sink_options
@@ -104,6 +105,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         abort_parts(self._options, messages)
 
 
+def client_of(options: SinkOptions) -> Client:
+    return Client(options.url, token=options.token, retry=RetryPolicy(deadline_s=options.timeout_ms / 1000))
+
+
 # -- in a task ---------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +117,7 @@ def store_parts(
 ) -> Stored:
     context = TaskContext.get()
     stored = Stored(txn, query, context.partitionId() if context is not None else 0)
-    with Client(options.url, token=options.token) as client:
+    with client_of(options) as client:
         task = _Task(client, options, stored)
         seen = 0
         for batch in batches:
@@ -202,7 +207,7 @@ def commit_parts(options: SinkOptions, messages: list[WriterCommitMessage | None
     if not topics:
         return
     txn, query = stored[0].txn, stored[0].query
-    with Client(options.url, token=options.token) as client:
+    with client_of(options) as client:
         if len(topics) == 1:
             ((topic, parts),) = topics.items()
             done = client.commit_staged(topic, txn, parts, query=query)
@@ -220,7 +225,7 @@ def abort_parts(options: SinkOptions, messages: list[WriterCommitMessage | None]
     if not topics:
         return
     try:
-        with Client(options.url, token=options.token) as client:
+        with client_of(options) as client:
             for topic in topics:
                 client.abort_staged(topic, stored[0].txn)
     except TopicsError as error:

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from topics.client.url import Place
 from topics.model.config import check_topic_name
 from topics.model.errors import InvalidRequest
+from topics.spark.options import TIMEOUT_MS, duration
 
-NAMES: Final = ("url", "token", "topic", "dataFormat", "txn", "txnAppId", "txnVersion", "create")
+NAMES: Final = ("url", "token", "topic", "dataFormat", "txn", "txnAppId", "txnVersion", "create", "timeout")
 """Ours. `checkpointLocation` is Spark's and comes along."""
 _IGNORED: Final = ("checkpointlocation", "path")
 
@@ -32,6 +34,7 @@ class SinkOptions:
     version: int | None = None
     create: bool = True
     """An absent topic is made."""
+    timeout_ms: int = TIMEOUT_MS
 
 
 def parse_sink_options(given: Mapping[str, str], stream: bool, environ: Mapping[str, str] = os.environ) -> SinkOptions:
@@ -39,6 +42,8 @@ def parse_sink_options(given: Mapping[str, str], stream: bool, environ: Mapping[
     asked = _named(given)
     if "url" not in asked:
         raise InvalidRequest("give option url: the server to write to, such as http://127.0.0.1:4000")
+    token = asked.get("token") or environ.get("TOPICS_TOKEN") or None
+    Place.parse(asked["url"], token)
     topic = asked.get("topic")
     if topic is not None:
         check_topic_name(topic)
@@ -60,13 +65,14 @@ def parse_sink_options(given: Mapping[str, str], stream: bool, environ: Mapping[
             raise InvalidRequest(f"option {name} is {value!r}; it may hold letters, digits and . _ : - (at most 200)")
     return SinkOptions(
         url=asked["url"],
-        token=asked.get("token") or environ.get("TOPICS_TOKEN") or None,
+        token=token,
         topic=topic,
         data_format="json" if data_format == "json" else "string",
         txn=txn,
         app=app,
         version=None if version is None else _version(version),
         create=_flag(asked.get("create", "true")),
+        timeout_ms=duration(asked, "timeout", TIMEOUT_MS, least=1),
     )
 
 
