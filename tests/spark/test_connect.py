@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import topics
+from tests.spark.test_sink import records
 from topics.spark.java import find_java
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Server
 
 SCRIPT = """
 import json, sys
@@ -28,13 +33,27 @@ try:
     reader.option("topic", "nothing").load().count()
 except Exception as error:
     found.append("topic 'nothing' does not exist" in str(error))
+url = sys.argv[2]  # by value, since a batch is handled in another process
+there = dict(url=url, topic="connected")
+spark.range(20).selectExpr("struct(id) as data").write.format("topics").mode("append").options(**there).save()
+
+def each(batch, number):
+    writer = batch.select("data").write.format("topics").mode("append").options(url=url, topic="connected.each")
+    writer.options(txnAppId="connected", txnVersion=number).save()
+
+source = spark.readStream.format("topics").options(**there).load()
+copy = source.select("data").writeStream.format("topics").options(url=url, topic="connected.copy")
+for query in (copy, source.writeStream.foreachBatch(each)):
+    query = query.option("checkpointLocation", f"checkpoint-{len(found)}").trigger(availableNow=True).start()
+    query.awaitTermination()
+    found.append(query.exception() is None)
 print(json.dumps(found))
 spark.stop()
 """
 
 
 @pytest.mark.slow
-def test_batches_streams_and_errors_come_through_connect(tmp_path: Path) -> None:
+def test_reading_writing_streams_and_errors_come_through_connect(server: Server, tmp_path: Path) -> None:
     with topics.open(tmp_path / "data") as log:
         log.create("orders")
         log.append("orders", [{"data": n} for n in range(50)])
@@ -45,7 +64,7 @@ def test_batches_streams_and_errors_come_through_connect(tmp_path: Path) -> None
     if java.home is not None:
         environ["JAVA_HOME"] = java.home
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "data"), server.url],
         env=environ,
         cwd=tmp_path,
         capture_output=True,
@@ -54,4 +73,6 @@ def test_batches_streams_and_errors_come_through_connect(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr[done.stderr.find("Traceback") :][:3000]
-    assert json.loads(done.stdout.splitlines()[-1]) == [50, 50, True]
+    assert json.loads(done.stdout.splitlines()[-1]) == [50, 50, True, True, True]
+    for name in ("connected", "connected.copy", "connected.each"):
+        assert sorted(record.data["id"] for record in records(server, name)) == list(range(20))

@@ -259,8 +259,12 @@ def test_command_line_exports_and_tells(server: Server, topic: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["topic"], told["rows"], told["lag"]) == (topic, 30, 0)
+    at_rest = command("run", "--once", "--path", str(tmp_path / "nowhere"))  # a flag outweighs TOPICS_URL
+    assert (at_rest.returncode, "is not a directory on this machine" in at_rest.stderr) == (1, True)
+    nowhere = command("rebuild", "--topics", topic, "--tail", "--master", "sc://127.0.0.1")
+    assert (nowhere.returncode, "is no Spark master" in nowhere.stderr) == (2, True)
     status = command("status", "--topics", topic)
-    assert (status.returncode, topic in status.stdout) == (0, True)
+    assert (status.returncode, topic in status.stdout, "30 " in status.stdout) == (0, True, True)
     (tmp_path / "file").write_text("")
     blocked = subprocess.run(
         [sys.executable, "-m", "topics.cli.main", "pipeline", "run", "--once", "--table", str(tmp_path / "file" / "x")],

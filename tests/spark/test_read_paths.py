@@ -14,7 +14,7 @@ from tests.conftest import SEED
 from tests.spark.conftest import Server
 from tests.spark.history import CONFIGS, OPTIONS, write_history
 from tests.spark.readers import Item, item_of, items, seqs
-from topics.model.errors import CorruptFile, RecordsLost, StoreLocked, TopicNotFound, UnknownVersion
+from topics.model.errors import CorruptFile, InvalidRequest, RecordsLost, StoreLocked, TopicNotFound, UnknownVersion
 
 Told = dict[str, list[Item]]
 WHOLE = {"startSeq": "1", "gapPolicy": "emit"}
@@ -117,6 +117,8 @@ def test_a_directory_in_use_is_refused_or_read_as_far_as_it_is_sealed(tmp_path: 
     options = {"path": str(tmp_path), "topic": "orders"}
     with topics.open(tmp_path, **OPTIONS) as log:
         log.create("orders")
+        with pytest.raises(InvalidRequest, match=r"the last checkpoint of .* knows no topic 'orders'.*option url"):
+            items({**options, "allowLive": "true"})
         for _ in range(3):
             log.append("orders", [{"data": n, "tag": "us" if n % 2 else "eu"} for n in range(30)])
         log.delete("orders", tag="eu")

@@ -13,7 +13,7 @@ import pytest
 
 from topics.model.errors import InvalidConfig
 from topics.spark import java
-from topics.spark.session import check_spark, check_worker, session
+from topics.spark.session import check_master, check_spark, check_worker, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +68,24 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         check_spark()
     with pytest.raises(InvalidConfig, match=r"pyspark not found .* pip install 'topics\[spark,lake\]'"):
         check_spark(lake=True)
+
+
+def test_a_master_that_spark_does_not_know_is_told() -> None:
+    for master in (
+        "local",
+        "local[*]",
+        "local[2,4]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "spark://a:7077",
+        "k8s://https://a",
+    ):
+        check_master(master)
+    for master in ("localhost", "spark:7077", "http://a", "k8s://"):
+        with pytest.raises(InvalidConfig, match=r"is no Spark master: write local\[\*\], spark://host:7077"):
+            check_master(master)
+    with pytest.raises(InvalidConfig, match=r"builder\.remote"):
+        check_master("sc://a:15002")
 
 
 def test_session_is_active_in_any_thread_that_asks_for_it(spark: SparkSession, server: Server) -> None:

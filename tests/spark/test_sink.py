@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 
+from topics.model.errors import InvalidRequest
 from topics.model.record import Record
+from topics.spark.sink import PART_RECORDS, store_parts
+from topics.spark.sink_options import SinkOptions
+from topics.spark.sink_rows import make_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,8 +111,8 @@ def test_empty_frame_asks_the_server_for_nothing(spark: SparkSession, server: Se
     ("rows", "words"),
     [
         ([("1",), (None,)], "data is null"),
-        ([("1",), ("{bad",)], "refused its rows"),
-        ([("1",), (json.dumps("x" * 1_100_000),)], "refused its rows"),
+        ([("1",), ("{bad",)], "row 1 of partition 0: the server refused it .* 'data' is not JSON"),
+        ([("1",), (json.dumps("x" * 1_100_000),)], "row 1 of partition 0: the server refused it .* limit is 1048576"),
     ],
 )
 def test_bad_row_fails_the_query_and_nothing_is_visible(
@@ -117,6 +123,37 @@ def test_bad_row_fails_the_query_and_nothing_is_visible(
     with pytest.raises(Exception, match=words):
         write(frame, server, topic)
     assert values(server, topic) == []
+
+
+def test_bad_row_is_named_however_rows_are_split_into_parts(server: Server, topic: str) -> None:
+    names = [f"{topic}.{'ab'[row % 2]}" for row in range(PART_RECORDS * 3)]
+    texts = ["1"] * len(names)
+    bad = len(names) - 11
+    texts[bad] = "{bad"
+    schema = StructType().add("data", StringType()).add("topic", StringType())
+    half = len(names) // 2
+    halves = (slice(half), slice(half, None))
+    batches = [pa.record_batch([texts[part], names[part]], ["data", "topic"]) for part in halves]
+    rows, options = make_rows(schema, None, False), SinkOptions(server.url)
+    with pytest.raises(
+        InvalidRequest, match=f"row {bad} of partition 0: .* for topic '{names[bad]}': 'data' is not JSON"
+    ):
+        store_parts(options, rows, "run", None, iter(batches))
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("complete", "only ever appended to.*foreachBatch"), ("update", "does not support Update mode")]
+)
+def test_streams_write_in_append_mode_alone(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path, mode: str, words: str
+) -> None:
+    """The second is Spark's own word: it lets no source written in Python take updates."""
+    server.fill(topic, 0, 3)
+    counts = spark.readStream.format("topics").options(**server.options(topic)).load().groupBy("tag").count()
+    writer = counts.selectExpr("struct(tag, count) as data").writeStream.outputMode(mode).format("topics")
+    writer = writer.options(url=server.url, topic=f"{topic}.out", checkpointLocation=str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match=words):
+        writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def test_overwriting_and_unknown_columns_are_refused(spark: SparkSession, server: Server, topic: str) -> None:

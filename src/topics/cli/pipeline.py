@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = """Examples:
 
-    topics pipeline run --table ./history --once
+    topics pipeline run --once
     topics pipeline run --topics 'orders.*' --table ./history --every 30s --tail
     topics pipeline run --path ./topics-data --table ./history --once --shred 'customer.id:bigint,total:double'
     topics pipeline status --table ./history --json
@@ -32,14 +32,14 @@ EXAMPLES: Final = """Examples:
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
-Url = Annotated[str | None, Parameter(env_var="TOPICS_URL")]
+TABLES: Final = "topics-history"
 Flag = Annotated[bool, Parameter(negative=())]
 
 
 def run(
     *,
-    table: str,
-    url: Url = None,
+    table: str = TABLES,
+    url: str | None = None,
     path: str | None = None,
     topics: str = "*",
     once: Flag = False,
@@ -59,7 +59,8 @@ def run(
     table
         The folder of the tables; each topic has its own below it.
     url
-        The server to read from. Its key, if it needs one, is taken from the variable TOPICS_TOKEN.
+        The server to read from; left out, the variable TOPICS_URL or loopback. Its key, if it needs one, is taken from
+        the variable TOPICS_TOKEN.
     path
         A data directory at rest to read from, instead of a server.
     topics
@@ -98,7 +99,9 @@ def run(
         time.sleep(max(pause_s - (time.monotonic() - began), 0))
 
 
-def status(*, table: str, url: Url = None, path: str | None = None, topics: str = "*", json: Flag = False) -> int:
+def status(
+    *, table: str = TABLES, url: str | None = None, path: str | None = None, topics: str = "*", json: Flag = False
+) -> int:
     """Show how far the history tables are, and what they miss.
 
     Parameters
@@ -124,8 +127,8 @@ def status(*, table: str, url: Url = None, path: str | None = None, topics: str 
 
 def rebuild(
     *,
-    table: str,
-    url: Url = None,
+    table: str = TABLES,
+    url: str | None = None,
     path: str | None = None,
     topics: str,
     tail: Flag = False,
@@ -182,7 +185,7 @@ def _options(
         raise InvalidRequest("give either --url or --path, not both")
     return PipelineOptions(
         table=folder_of(table),
-        url=None if path is not None else url or DEFAULT_URL,
+        url=None if path is not None else url or os.environ.get("TOPICS_URL") or DEFAULT_URL,
         path=path,
         token=os.environ.get("TOPICS_TOKEN") or None,
         topics=topics,
@@ -222,8 +225,12 @@ def _tell(output: Output, round_of: Iterator[Exported], errors: Console) -> bool
 
 
 def _values(done: Exported) -> dict[str, Any]:
-    speed = done.bytes / 1e6 / done.seconds if done.seconds else 0.0
-    return {**asdict(done), "seconds": round(done.seconds, 3), "mb_per_s": round(speed, 1)}
+    return {**asdict(done), "seconds": round(done.seconds, 3), "mb_per_s": round(_mb_per_s(done), 1)}
+
+
+def _mb_per_s(done: Exported) -> float:
+    """Of Parquet."""
+    return done.bytes / 1e6 / done.seconds if done.seconds else 0.0
 
 
 def _line(done: Exported) -> str:
@@ -235,7 +242,8 @@ def _line(done: Exported) -> str:
     rate = done.rows / done.seconds if done.seconds else 0.0
     text = (
         f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
-        f"({rate:,.0f}/s, {done.bytes / 1e6:.1f} MB in {done.files} files), {done.lag:,} behind"
+        f"({rate:,.0f}/s), {done.bytes / 1e6:.1f} MB in {done.files} files ({_mb_per_s(done):.1f} MB/s), "
+        f"{done.lag:,} behind"
     )
     for low, high, why in done.gaps:
         text += f"; lost {low}-{high} ({why})"

@@ -100,6 +100,11 @@ def heads_of(options: Options, origin: Origin) -> dict[str, Head]:
         raise InvalidRequest(f"no topic matches subscribePattern {options.pattern!r}")
     heads = origin.heads(dict.fromkeys(names, 1))
     for name in options.topics:
+        if name not in heads and options.allow_live:
+            raise InvalidRequest(
+                f"the last checkpoint of {options.path} knows no topic {name!r}, and nothing newer is read beside a "
+                "running store: read through its server with option url"
+            )
         if name not in heads:
             raise TopicNotFound(name)
     return heads

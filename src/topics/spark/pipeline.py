@@ -199,9 +199,12 @@ def export(
         )
     if end <= mark:
         return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
+    waited = time.monotonic()
+    session = spark() if spans else None
+    began += time.monotonic() - waited  # to start Spark is not to export
     if history.table is None:
         history.create(head, options.shreds)
-    written = _write(spark, history.folder, origin, options.shreds, spans)
+    written = _write(session, history.folder, origin, options.shreds, spans)
     losses += [loss for one in written for loss in one.losses]
     history.commit(head, end, written, losses)
     note = marks.tell(name, head, end, committed=True)
@@ -242,16 +245,16 @@ def _plan(
 
 
 def _write(
-    spark: Callable[[], SparkSession], folder: str, origin: Origin, shreds: tuple[Shred, ...], spans: list[Span]
+    spark: SparkSession | None, folder: str, origin: Origin, shreds: tuple[Shred, ...], spans: list[Span]
 ) -> list[Written]:
     partitions = pack(spans, os.cpu_count() or 1, bytes_max=FILE_SOURCE_BYTES, bytes_min=SPREAD_BYTES)
-    if not partitions:
+    if not partitions or spark is None:
         return []
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     writer = Writer(folder, origin, shreds)
-    context = spark().sparkContext
+    context = spark.sparkContext
     try:
         found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
     except (PySparkException, Py4JError) as error:

@@ -73,7 +73,11 @@ class RestOrigin:
     def _held(self) -> Iterator[None]:
         """The directory, kept from changing; in live mode it changes all the time, and that is known."""
         if not os.path.isdir(self.root):
-            raise UnknownVersion(f"{self.root} is not a directory on this machine", path=self.root)
+            raise UnknownVersion(
+                f"{self.root} is not a directory on this machine: name the data directory of a stopped store, or its "
+                "server with option url",
+                path=self.root,
+            )
         if self.live:
             yield
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LOCAL_MASTER: Final = "local[*]"
 _SPARK_MIN: Final = (4, 2)
+_MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|yarn|(spark|k8s)://.+")
 
 SETTINGS: Final[Mapping[str, str]] = {
     # A Python task costs about half of what it costs over TCP.
@@ -51,7 +53,8 @@ def session(
     which is where Spark looks for sources.
     """
     check_spark()
-    from pyspark.errors import PySparkRuntimeError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     try:
@@ -59,6 +62,7 @@ def session(
     except PySparkRuntimeError:
         pass  # none yet
     master = master or LOCAL_MASTER
+    check_master(master)
     worker = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if worker != sys.executable and master.startswith("local"):
         check_worker(worker)
@@ -73,7 +77,22 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        said = next((line for line in str(error).splitlines() if "Exception: " in line), str(error).partition("\n")[0])
+        raise InvalidConfig(
+            f"Spark did not start with master {master!r} ({said.strip()}): what it said before this tells more"
+        ) from None
+
+
+def check_master(master: str) -> None:
+    """InvalidConfig unless it is one that Spark knows. Java would say so too, in forty lines."""
+    if _MASTER.fullmatch(master) is None:
+        hint = "; a Connect server is for SparkSession.builder.remote(…)" if master.startswith("sc://") else ""
+        raise InvalidConfig(
+            f"{master!r} is no Spark master: write local[*], spark://host:7077, yarn or k8s://…{hint}", master=master
+        )
 
 
 def activate(spark: SparkSession) -> SparkSession:

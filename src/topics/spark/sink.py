@@ -12,6 +12,7 @@ finished task names are dropped by the commit.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from topics.client.retry import RetryPolicy
 from topics.client.sync import Client
 from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 from topics.spark.sink_options import SinkOptions, parse_sink_options
-from topics.spark.sink_rows import Rows, make_rows
+from topics.spark.sink_rows import Piece, Rows, make_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,8 @@ log = logging.getLogger("topics.spark")
 PART_RECORDS: Final = 50_000
 PART_BYTES: Final = 8 * 1024 * 1024
 """A part is sent when it holds this much: half of what the server takes, and little memory in a task."""
+_RECORD: Final = re.compile(r"record (\d+): ")
+"""How the server begins when one record of a part is at fault."""
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -46,7 +49,9 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     if overwrite:
-        raise InvalidRequest("a topic is only ever appended to: use outputMode('append') or 'update', not 'complete'")
+        raise InvalidRequest(
+            "a topic is only ever appended to: use outputMode('append'), or foreachBatch, which may write what it likes"
+        )
     options = parse_sink_options(given, stream=True)
     return StreamWriter(options, make_rows(schema, options.topic, options.data_format == "string"))
 
@@ -121,8 +126,8 @@ def store_parts(
         task = _Task(client, options, stored)
         seen = 0
         for batch in batches:
-            for topic, records in rows.split(batch, seen):
-                task.add(topic, records)
+            for topic, piece in rows.split(batch, seen):
+                task.add(topic, piece)
             seen += batch.num_rows
         task.finish()
     return stored
@@ -137,20 +142,20 @@ class _Task:
         self._stored = stored
         self._attempt = uuid.uuid4()
         self._count = 0
-        self._gathered: dict[str, list[pa.RecordBatch]] = {}
+        self._gathered: dict[str, list[Piece]] = {}
 
-    def add(self, topic: str, records: pa.RecordBatch) -> None:
-        rows = records.num_rows
-        if rows > PART_RECORDS or (rows > 1 and _size(records) > PART_BYTES):
-            self.add(topic, records.slice(0, rows // 2))
-            self.add(topic, records.slice(rows // 2))
+    def add(self, topic: str, piece: Piece) -> None:
+        rows = piece.records.num_rows
+        if rows > PART_RECORDS or (rows > 1 and _size(piece) > PART_BYTES):
+            self.add(topic, piece.part(0, rows // 2))
+            self.add(topic, piece.part(rows // 2, rows))
         elif rows:
-            self._put(topic, records)
+            self._put(topic, piece)
 
-    def _put(self, topic: str, piece: pa.RecordBatch) -> None:
+    def _put(self, topic: str, piece: Piece) -> None:
         gathered = self._gathered.setdefault(topic, [])
         if gathered and (
-            sum(one.num_rows for one in gathered) + piece.num_rows > PART_RECORDS
+            sum(len(one.rows) for one in gathered) + len(piece.rows) > PART_RECORDS
             or sum(map(_size, gathered)) + _size(piece) > PART_BYTES
         ):
             self._send(topic)
@@ -165,9 +170,9 @@ class _Task:
 
         gathered = self._gathered.pop(topic)
         buffer = pa.BufferOutputStream()
-        with pa.ipc.new_stream(buffer, gathered[0].schema) as writer:
+        with pa.ipc.new_stream(buffer, gathered[0].records.schema) as writer:
             for piece in gathered:
-                writer.write_batch(piece)
+                writer.write_batch(piece.records)
         stored = self._stored
         part = f"{stored.partition}-{self._attempt}-{self._count}"
         self._count += 1
@@ -178,9 +183,9 @@ class _Task:
         except Unreachable:
             raise
         except TopicsError as error:
-            raise type_of(error)(
-                f"partition {stored.partition}: the server refused its rows for topic {topic!r}: {error.message}"
-            ) from None
+            row, why = _row_of(error.message, gathered)
+            where = f"partition {stored.partition}" if row is None else f"row {row} of partition {stored.partition}"
+            raise type_of(error)(f"{where}: the server refused it for topic {topic!r}: {why}") from None
         stored.parts.setdefault(topic, []).append(part)
         stored.committed = stored.committed or done.committed
 
@@ -190,8 +195,21 @@ def type_of(error: TopicsError) -> type[TopicsError]:
     return InvalidRequest if isinstance(error, InvalidRequest) else TopicsError
 
 
-def _size(piece: pa.RecordBatch) -> int:
-    return int(piece.nbytes)
+def _row_of(message: str, gathered: list[Piece]) -> tuple[int | None, str]:
+    """Which row the server means where it names a record of the part, and what is wrong with it."""
+    named = _RECORD.match(message)
+    if named is None:
+        return None, message
+    at = int(named.group(1))
+    for piece in gathered:
+        if at < len(piece.rows):
+            return piece.rows[at], message[named.end() :]
+        at -= len(piece.rows)
+    return None, message
+
+
+def _size(piece: Piece) -> int:
+    return int(piece.records.nbytes)
 
 
 # -- on the driver -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ server can judge, such as the size of a record, it says when the part is stored,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,17 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one topic, and which row of its partition each of them was."""
+
+    records: pa.RecordBatch
+    rows: Sequence[int]
+
+    def part(self, start: int, end: int) -> Piece:
+        return Piece(self.records.slice(start, end - start), self.rows[start:end])
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """How rows become records."""
 
@@ -36,7 +47,7 @@ class Rows:
     wraps: bool
     """`data` is any text and becomes a JSON string."""
 
-    def split(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def split(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, Piece]]:
         """The records of each topic, in the order of the rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -50,7 +61,7 @@ class Rows:
         records = pa.RecordBatch.from_pydict(columns)
         if not self.has_topics:
             assert self.topic is not None
-            yield self.topic, records
+            yield self.topic, Piece(records, range(first_row, first_row + records.num_rows))
             return
         topics = _text(batch.column("topic"))
         if self.topic is not None:
@@ -60,7 +71,8 @@ class Rows:
             raise InvalidRequest(f"row {row} of this partition: its topic is null, and there is no option topic")
         for name in topics.unique().to_pylist():
             check_topic_name(name)
-            yield name, records.filter(pc.equal(topics, name))
+            chosen = pc.indices_nonzero(pc.equal(topics, name))
+            yield name, Piece(records.take(chosen), [first_row + row for row in chosen.to_pylist()])
 
     def _data(self, column: pa.Array, first_row: int) -> pa.Array:
         if column.null_count:
