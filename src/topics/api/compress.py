@@ -49,7 +49,7 @@ def choose(accept_encoding: bytes) -> bytes | None:
     weights: dict[bytes, float] = {}
     for item in accept_encoding.lower().split(b","):
         name, *parameters = (part.strip() for part in item.split(b";"))
-        weights[name] = _quality(parameters)
+        weights[name] = quality_of(parameters)
     other = weights.get(b"*", 0.0)
     gzip = weights.get(GZIP, weights.get(b"x-gzip", other))
     zstd = weights.get(ZSTD, other)
@@ -60,7 +60,8 @@ def choose(accept_encoding: bytes) -> bytes | None:
     return ZSTD if zstd >= gzip else GZIP
 
 
-def _quality(parameters: list[bytes]) -> float:
+def quality_of(parameters: list[bytes]) -> float:
+    """How much a client likes what these parameters belong to; 0 = not at all."""
     for parameter in parameters:
         name, _, value = parameter.partition(b"=")
         if name.strip() == b"q":

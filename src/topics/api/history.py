@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from topics.api.append import ARROW, NDJSON
-from topics.api.call import Call
+from topics.api.call import JSON, Call
+from topics.api.compress import quality_of
 from topics.api.http import Answer, Response, Sink, Stream
 from topics.api.service import Service
 from topics.api.wire import tag_selector
@@ -29,6 +30,7 @@ PAGE_BYTES: Final = 8 << 20
 _AHEAD_BYTES: Final = 2 << 20
 """What may wait for the socket before reading pauses."""
 
+_KINDS: Final = (JSON, NDJSON, ARROW)
 _INCLUDE: Final = {"tags": WITH_TAGS, "meta": WITH_META, "keys": WITH_KEYS, "data": WITH_DATA}
 
 
@@ -47,15 +49,28 @@ def records(service: Service, call: Call) -> Steps[Answer]:
     )
     want = include(query.get("include"))
     history = yield from service.broker.history(call.names[0], wanted)
-    accept = call.head.headers.get(b"accept", b"")
-    if NDJSON in accept:
+    kind = wanted_kind(call.head.headers.get(b"accept", b""))
+    if kind == NDJSON:
         return stream_pieces(service, NDJSON, history.lines(want))
-    if ARROW in accept:
+    if kind == ARROW:
         from topics.api.arrow_out import arrow_pieces  # loads pyarrow, when first asked for
 
         return stream_pieces(service, ARROW, arrow_pieces(history, want))
     limit = min(wanted.limit or PAGE, PAGE_MAX)
     return (yield from page_answer(service, call, history, limit, want))
+
+
+def wanted_kind(accept: bytes) -> bytes:
+    """What the client likes best of what there is; among equals the first, and JSON where it does not care."""
+    kind, best, other = JSON, 0.0, 0.0
+    for item in accept.lower().split(b","):
+        name, *parameters = (part.strip() for part in item.split(b";"))
+        quality = quality_of(parameters)
+        if name in _KINDS and quality > best:
+            kind, best = name, quality
+        elif name in (b"*/*", b"application/*"):
+            other = max(other, quality)
+    return kind if best >= other else JSON
 
 
 def include(words: str | None) -> int:

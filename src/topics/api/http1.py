@@ -4,11 +4,13 @@ Refused with 400 and the end of the connection, because two parsers might disagr
 Transfer-Encoding, repeated or odd Content-Length, any transfer coding but a single `chunked`, Transfer-Encoding in
 HTTP/1.0, bad chunk sizes, folded headers, NUL and other control characters, bare CR or LF, two Host headers. A head
 that is too large is 431, a head or body that comes too slowly 408. An `Upgrade` to anything but a WebSocket is ignored:
-the head is parsed again without it, and so the body behind it is read.
+the head is parsed again without it, and so the body behind it is read. A method that the parser has never heard of is
+parsed again as one that it knows and no path takes; where it does not begin the input, that is 400 as well.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httptools
@@ -32,6 +34,10 @@ SINGLE = frozenset(
 VERSIONS = ("1.1", "1.0")
 # Heads with one of these are parsed each time they come.
 UNPLAIN = frozenset((b"upgrade", b"transfer-encoding", b"expect", b"connection"))
+# A token at the very start of a request, where its method stands.
+METHOD = re.compile(rb"(?:\r\n)*([!#$%&'*+.^_`|~0-9A-Za-z-]+) ")
+UNANSWERED = b"PURGE"
+"""A method that the parser knows and no path takes."""
 MISREAD = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
 
@@ -156,11 +162,18 @@ class Http1:
 
     def _parse(self, data: bytes) -> None:
         stopped = -1
+        begins = self._between_requests
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             stopped = upgrade.args[0]
         except httptools.HttpParserError as error:
+            unknown = begins and isinstance(error, httptools.HttpParserInvalidMethodError)
+            again = with_other_method(data) if unknown else None
+            if again is not None:
+                self._parser = httptools.HttpRequestParser(self)
+                self._parse(again)
+                return
             self._deaf = True
             self._misread(error)
             return
@@ -445,6 +458,19 @@ def split_target(target: bytes) -> tuple[str, str]:
         text = text.partition("#")[0]
     path, _, query = text.partition("?")
     return path, query
+
+
+def with_other_method(data: bytes) -> bytes | None:
+    """Input that starts with a request, under a method that is sure to be refused as the one it has; None if the parser
+    knows that one."""
+    found = METHOD.match(data)
+    if found is None:
+        return None
+    try:
+        httptools.HttpRequestParser(object()).feed_data(found[1] + b" ")
+    except httptools.HttpParserInvalidMethodError:
+        return UNANSWERED + data[found.end(1) :]
+    return None
 
 
 def is_websocket(method: str, version: str, headers: dict[bytes, bytes]) -> bool:

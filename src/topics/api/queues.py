@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ from topics.broker.steps import Steps
 from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRequest
 
-_LEASE: Final = "lease_"
+_LEASE_ID: Final = re.compile("lease_([0-9A-Fa-f]+)")
 
 
 def claim(service: Service, call: Call) -> Steps[Response]:
@@ -92,15 +93,10 @@ def read_tokens(node: str, seqs: list[int], lease_ids: list[str]) -> Sequence[in
 def _token(text: str) -> int | None:
     if not text:
         return None
-    digits = text.removeprefix(_LEASE)
-    # What `int` would take beyond that: signs, underscores, digits of other scripts.
-    if digits != text and digits.isalnum() and digits.isascii():
-        try:
-            token = int(digits, 16)
-        except ValueError:
-            token = U64 + 1
-        if token <= U64:
-            return token
+    # `int` alone would take more: signs, underscores, a second prefix, digits of other scripts.
+    found = _LEASE_ID.fullmatch(text)
+    if found is not None and (token := int(found[1], 16)) <= U64:
+        return token
     raise InvalidRequest("a lease id is 'lease_' and a hexadecimal number, or empty where none is meant")
 
 

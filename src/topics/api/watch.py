@@ -15,10 +15,10 @@ from topics.api.http import Answer, Response, Sink, Stream
 from topics.api.live import HEARTBEAT_MS_MAX
 from topics.api.service import Service
 from topics.api.stream import EventStream
-from topics.api.wire import U32, U64, WatchIn, WatchTopic, bounded, decode, node_filter
+from topics.api.wire import U32, U64, SubscribeIn, WatchIn, WatchTopic, bounded, decode, node_filter
 from topics.broker.steps import Steps
 from topics.broker.watch import SESSION_TTL_MS, TOPICS_MAX, Place, Session, View
-from topics.format.render import WITH_DATA, WITH_META, WITH_TAGS
+from topics.format.render import WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
 from topics.model.errors import InvalidRequest, NotAcceptable, NotFound, TopicNotFound, Unauthorized
 from topics.storage.topic import Topic
 
@@ -44,10 +44,7 @@ def open_session(service: Service, call: Call) -> Steps[Response]:
     asked, _ = decode(call.json_body(), WatchIn)
     if not 1 <= len(asked.topics) <= TOPICS_MAX:
         raise InvalidRequest(f"a watch takes 1 to {TOPICS_MAX} topics, not {len(asked.topics)}")
-    view = view_of(
-        asked.limit, asked.max_batch_bytes, asked.node, asked.include_data, asked.include_tags, asked.include_meta
-    )
-    view = view._replace(strong=asked.consistency == "strong")
+    view = view_of(asked)._replace(strong=asked.consistency == "strong")
     least = service.live.options.heartbeat_ms_min
     heartbeat_ms = min(max(bounded(asked.heartbeat_ms, "heartbeat_ms", U64), least), HEARTBEAT_MS_MAX)
     for name, wanted in asked.topics.items():
@@ -63,12 +60,17 @@ def open_session(service: Service, call: Call) -> Steps[Response]:
     return call.answer(answer, service.now_ns())
 
 
-def view_of(limit: int, size: int, node: str | list[str] | None, data: bool, tags: bool, meta: bool) -> View:
-    limit = bounded(limit, "limit", U32)
-    size = bounded(size, "max_batch_bytes", U64)
-    want = (WITH_DATA if data else 0) | (WITH_TAGS if tags else 0) | (WITH_META if meta else 0)
+def view_of(asked: WatchIn | SubscribeIn) -> View:
+    limit = bounded(asked.limit, "limit", U32)
+    size = bounded(asked.max_batch_bytes, "max_batch_bytes", U64)
+    want = (
+        (WITH_DATA if asked.include_data else 0)
+        | (WITH_TAGS if asked.include_tags else 0)
+        | (WITH_META if asked.include_meta else 0)
+        | (WITH_KEYS if asked.include_keys else 0)
+    )
     # Sorted, so that readers who name the same nodes share what is rendered.
-    nodes = tuple(sorted(set(node_filter(node))))
+    nodes = tuple(sorted(set(node_filter(asked.node))))
     return View(min(limit or LIMIT, LIMIT_MAX), min(size or BYTES, BYTES_MAX), want, nodes)
 
 

@@ -254,14 +254,7 @@ class Conversation:
         try:
             for place in wanted.values():
                 bounded(place.from_seq, "from_seq", U64)
-            return view_of(
-                asked.limit,
-                asked.max_batch_bytes,
-                asked.node,
-                asked.include_data,
-                asked.include_tags,
-                asked.include_meta,
-            )
+            return view_of(asked)
         except InvalidRequest as error:
             raise _Misread(error.message) from None
 

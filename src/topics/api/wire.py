@@ -49,6 +49,7 @@ class AppendIn(Struct):
 class PublishIn(AppendIn, kw_only=True):
     """An append over a WebSocket."""
 
+    op: str
     topic: str
     request_id: Raw | UnsetType = UNSET
     return_seqs: bool = True
@@ -102,10 +103,12 @@ class WatchIn(Struct):
     include_meta: bool = True
     include_tags: bool = False
     include_data: bool = True
+    include_keys: bool = False
     consistency: Literal["eventual", "strong"] = "eventual"
 
 
 class SubscribeIn(Struct):
+    op: str
     request_id: Raw | UnsetType = UNSET
     topic: str | None = None
     from_seq: int = 0
@@ -117,16 +120,19 @@ class SubscribeIn(Struct):
     include_data: bool = True
     include_tags: bool = False
     include_meta: bool = True
+    include_keys: bool = False
     lenient: bool = False
 
 
 class UnsubscribeIn(Struct):
+    op: str
     request_id: Raw | UnsetType = UNSET
     topic: str | None = None
     topics: list[str] | None = None
 
 
 class PingIn(Struct):
+    op: str
     request_id: Raw | UnsetType = UNSET
 
 
@@ -248,6 +254,9 @@ def names_of(*shapes: type[Struct]) -> tuple[bytes, ...]:
     )
 
 
+_NESTED: Final = (WatchIn, SubscribeIn, GroupIn, SeekIn)
+"""Shapes with others in them, whose repeated names the text alone does not show."""
+
 _DECODERS: Final[dict[type[Struct], msgspec.json.Decoder[Any]]] = {}
 _NAMES: Final[dict[type[Struct], tuple[bytes, ...]]] = {
     AppendIn: names_of(AppendIn, RecordIn),
@@ -274,7 +283,7 @@ def decode(body: bytes, shape: type[T]) -> tuple[T, bool]:
         value: T = decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body does not have the right shape: {error}{_choices(str(error))}") from None
-    if doubtful:
+    if doubtful or (shape in _NESTED and len(text) <= _TAKEN_APART_MAX):
         _check_repeats(text, shape)
     elif isinstance(value, AppendIn) and value.config is not None:
         _check_config_repeats(text)
@@ -379,15 +388,26 @@ def _check_repeats(text: bytes, shape: type[Struct]) -> None:
             if doubtful:
                 _refuse_repeats(_members(bytes(record)), RecordIn)
         text = text.replace(records, b"[]", 1)
-    body = _members(text)
-    _refuse_repeats(body, shape)
-    if issubclass(shape, AppendIn):
-        for name, value in body:
-            if name == "records":
-                for record in value:
-                    _refuse_repeats(record, RecordIn)
-            elif name == "config" and value is not None:
-                _refuse_repeats(value, TopicConfig)
+    _refuse_repeats_in(_members(text), shape)
+
+
+def _refuse_repeats_in(value: Any, kind: Any) -> None:
+    """Of a value of this kind, which it is known to be, and of what lies within it."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, _Pairs):
+        _refuse_repeats(value, kind)
+        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        for name, member in value:
+            _refuse_repeats_in(member, kinds.get(name))
+    elif origin is dict and isinstance(value, _Pairs):
+        for _, member in value:
+            _refuse_repeats_in(member, parts[1])
+    elif origin is list and isinstance(value, list):
+        for member in value:
+            _refuse_repeats_in(member, parts[0])
+    elif origin is not Literal:
+        for part in parts:  # of a union
+            _refuse_repeats_in(value, part)
 
 
 def _refuse_repeats(members: Iterable[tuple[str, Any]], shape: type[Struct]) -> None:

@@ -77,6 +77,7 @@ class Watch:
         limit: int | None = None,
         include_tags: bool = True,
         include_meta: bool = True,
+        include_keys: bool = True,
         heartbeat_ms: int = HEARTBEAT_MS,
         consistency: str | None = None,
     ) -> None:
@@ -94,6 +95,7 @@ class Watch:
             limit=limit,
             include_tags=include_tags,
             include_meta=include_meta,
+            include_keys=include_keys,
             heartbeat_ms=heartbeat_ms,
             consistency=consistency,
         )
@@ -190,7 +192,7 @@ class Watch:
 
 
 def options_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = {"tail", "node", "limit", "include_tags", "include_meta", "heartbeat_ms", "consistency"}
+    known = {"tail", "node", "limit", "include_tags", "include_meta", "include_keys", "heartbeat_ms", "consistency"}
     unknown = set(options) - known
     if unknown:
         raise InvalidRequest(f"unknown option {min(unknown)!r}; known: {', '.join(sorted(known))}")

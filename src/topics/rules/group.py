@@ -85,10 +85,11 @@ class Group:
         known = self.members.get(member)
         present = 0 if known is None else known.generation
         if generation is not None and generation != present:
-            raise StaleGeneration(
-                f"member {member!r} of group {self.name!r} is now of generation {present}, not {generation}",
-                generation=present,
-            )
+            if known is None:
+                why = f"group {self.name!r} has no member {member!r}, or has none any more; join first"
+            else:
+                why = f"member {member!r} of group {self.name!r} is now of generation {present}, not {generation}"
+            raise StaleGeneration(why, generation=present)
 
     def touch(self, member: str, now_ms: int) -> None:
         self.used_ms = now_ms

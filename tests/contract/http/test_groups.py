@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.http.client import Api, Reply
+from tests.contract.http.client import JSON, Api, Reply
 from tests.contract.http.inprocess import Engine
 
 
@@ -89,6 +89,14 @@ def test_a_bad_config_makes_no_group(api: Api, topic: str, config: dict[str, Any
     api.append(topic, 1)
     assert api.call("PUT", path(topic), config).problem == (400, "invalid_request")
     assert api.call("GET", path(topic)).problem == (404, "group_not_found")
+
+
+def test_fields_that_come_twice_are_refused_at_every_depth(api: Api, topic: str) -> None:
+    api.append(topic, 1)
+    for body in (b'{"start":{"seq":1,"seq":1}}', b'{"filter":{"tag":"a","t\\u0061g":"a"}}'):
+        assert api.call("PUT", path(topic), body, JSON).problem == (400, "invalid_request"), body
+    make(api, topic)
+    assert api.call("POST", path(topic, verb="seek"), b'{"to":{"seq":1,"seq":1}}', JSON).status == 400
 
 
 def test_dead_letters_of_a_group_cannot_go_to_its_own_topic(api: Api, topic: str) -> None:
@@ -250,7 +258,9 @@ def test_a_member_that_says_nothing_for_a_session_is_none_any_more(own: Api, eng
     assert fetch(own, "t", "b") == []
     engine.clock.advance(1_100)
     assert fetch(own, "t", "b") == [1, 2], "what it held is free though its leases had time left"
-    assert post(own, "t", "heartbeat", member="a").problem == (409, "stale_generation")
+    gone = post(own, "t", "heartbeat", member="a")
+    assert gone.problem == (409, "stale_generation")
+    assert "join" in gone.json["error"]["message"]
     assert post(own, "t", "ack", member="a", seqs=[1], generation=generation).problem == (409, "stale_generation")
 
 

@@ -23,8 +23,8 @@ NDJSON = {"accept": "application/x-ndjson"}
 ARROW = {"accept": "application/vnd.apache.arrow.stream"}
 
 
-def records(api: Api, topic: str, query: str = "") -> Reply:
-    return api.call("GET", f"/v0/topics/{topic}/records{query}")
+def records(api: Api, topic: str, query: str = "", headers: dict[str, str] | None = None) -> Reply:
+    return api.call("GET", f"/v0/topics/{topic}/records{query}", headers=headers)
 
 
 def lines(api: Api, topic: str, query: str = "") -> list[Any]:
@@ -91,6 +91,26 @@ def test_streams_say_their_end_and_their_gaps(api: Api, topic: str) -> None:
     assert (table[0]["gap_from"], table[0]["gap_to"], table[0]["reason"]) == (1, 5, "cap")
     assert (table[1]["seq"], table[1]["data"], table[1]["meta"], table[1]["tag"]) == (6, "6", '{"m":6}', None)
     assert (table[-1]["gap_from"], table[-1]["gap_to"]) == (9, 8)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/x-ndjson;q=0.5, application/json", "application/json"),
+        ("application/json, application/x-ndjson", "application/json"),
+        ("application/x-ndjson, application/json", "application/x-ndjson"),
+        ("Application/X-NDJSON", "application/x-ndjson"),
+        ("*/*, application/x-ndjson", "application/x-ndjson"),
+        ("application/x-ndjson;q=0.1, */*", "application/json"),
+        ("application/x-ndjson;q=0", "application/json"),
+        ("application/x-ndjson;q=0.8, application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.stream"),
+        ("text/html, */*;q=0.1", "application/json"),
+        ("text/html", "application/json"),
+    ],
+)
+def test_history_comes_in_the_form_that_is_liked_best(api: Api, topic: str, accept: str, kind: str) -> None:
+    api.append(topic, 1)
+    assert records(api, topic, headers={"accept": accept}).headers["content-type"] == kind
 
 
 def test_limit_ends_a_stream_where_the_next_goes_on(api: Api, topic: str) -> None:
@@ -269,6 +289,9 @@ def test_segments_list_the_files_and_give_their_bytes(api: Api, topic: str) -> N
     assert api.call("GET", target, headers={"range": "bytes=-5"}).body == whole.body[-5:]
     assert api.call("GET", target, headers={"range": "bytes=20-"}).body == whole.body[20:]
     assert api.call("GET", target, headers={"range": "lines=1-2"}).status == 200
+    for known, status in ((whole.headers["etag"], 206), ('"0-0"', 200), ("Mon, 16 Nov 2026 12:39:30 GMT", 200)):
+        resumed = api.call("GET", target, headers={"range": "bytes=10-19", "if-range": known})
+        assert (resumed.status, resumed.body) == (status, whole.body[10:20] if status == 206 else whole.body), known
     beyond = api.call("GET", target, headers={"range": "bytes=9999999-"})
     assert beyond.problem == (416, "range_not_satisfiable")
     assert beyond.headers["content-range"] == f"bytes */{len(whole.body)}"

@@ -49,6 +49,8 @@ def test_unknown_paths_are_not_found(api: Api) -> None:
         ("OPTIONS", "/v0/topics/a", "GET,HEAD,PUT,POST,PATCH,DELETE"),
         ("DELETE", "/v0/health", "GET,HEAD"),
         ("PATCH", "/v0/metrics", "GET,HEAD"),
+        ("BREW", "/v0/topics", "GET,HEAD"),
+        ("post", "/v0/topics/a/diff", "POST"),
     ],
 )
 def test_wrong_method_names_the_right_ones(api: Api, method: str, path: str, allow: str) -> None:

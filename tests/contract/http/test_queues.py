@@ -201,6 +201,7 @@ def test_bad_lease_calls_are_refused_and_change_nothing(api: Api, topic: str, ve
         ({"node": "n", "seqs": [1], "lease_ids": ["1"]}, "invalid_request"),
         ({"node": "n", "seqs": [1], "lease_ids": ["lease_"]}, "invalid_request"),
         ({"node": "n", "seqs": [1], "lease_ids": ["lease_" + "f" * 17]}, "invalid_request"),
+        ({"node": "n", "seqs": [1], "lease_ids": ["lease_0x1"]}, "invalid_request"),
         ({"node": "", "seqs": [1] * 1001}, "invalid_request"),
         ({"node": "n", "seqs": [1] * 1001, "lease_ids": ["lease_1"]}, "batch_too_large"),
         ({"node": "n", "seqs": [1, 2], "lease_ids": ["lease_1"]}, "invalid_request"),

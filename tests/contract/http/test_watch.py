@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.http.client import Api, InProcess
+from tests.contract.http.client import JSON, Api, InProcess
 from tests.contract.http.inprocess import Engine
 from topics.api.live import LiveOptions
 
@@ -43,6 +43,22 @@ def test_session_names_its_stream_and_where_its_topics_stand(api: Api, topic: st
 )  # fmt: skip
 def test_bodies_of_the_wrong_shape_are_refused(api: Api, body: Any) -> None:
     assert watch(api, body).problem == (400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"topics":{"a":{"tail":true,"tail":true}}}', b'{"topics":{"a":{"from_seq":1,"fr\\u006fm_seq":1}}}',
+        b'{"topics":{"a":{}},"limit":1,"limit":1}',
+    ],
+)  # fmt: skip
+def test_fields_that_come_twice_are_refused_at_every_depth(api: Api, topic: str, body: bytes) -> None:
+    api.put(topic)
+    name = f'"{topic}"'.encode()
+    assert api.call("POST", "/v0/watch", body.replace(b'"a"', name), JSON).problem == (400, "invalid_request")
+    # Neither does anybody read these, nor is a topic that is named twice a field.
+    fine = b'{"topics":{"a":{"more":1,"more":2},"a":{"tail":true}},"more":{"tail":1,"tail":2}}'
+    assert api.call("POST", "/v0/watch", fine.replace(b'"a"', name), JSON).status == 200
 
 
 def test_body_must_be_json_and_may_hold_unknown_fields(api: Api, topic: str) -> None:

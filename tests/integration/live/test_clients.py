@@ -39,6 +39,13 @@ def test_sync_watch_gives_records_and_gaps_until_the_topic_is_dropped(place: Pla
     assert [item.seq for _, item in items[1:] if isinstance(item, Record)] == [3, 4, 5, 6]
 
 
+def test_watched_records_have_their_keys(place: Place) -> None:
+    place.api.append("client-keys", {"data": 1, "key": "k"}, {"data": 2})
+    with Client(url_of(place)) as client:
+        found = [next(client.watch("client-keys", **asked)).item for asked in ({}, {"include_keys": False})]
+    assert [item.key for item in found if isinstance(item, Record)] == ["k", None]
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_watch_goes_on_when_the_server_was_killed_and_started_again(tmp_path: Path, kind: str) -> None:
     place = Place(ServerProcess(tmp_path))

@@ -130,13 +130,16 @@ def test_filtered_burst_is_silent_and_moves_the_cursor(place: Place) -> None:
 
 
 def test_include_flags_choose_what_is_sent(place: Place) -> None:
-    place.api.append("flags", {"data": 1, "tag": "t", "node": "n", "meta": {"m": 1}})
+    place.api.append("flags", {"data": 1, "tag": "t", "key": "k", "node": "n", "meta": {"m": 1}})
     with place.watch({"flags": {}}, include_data=False, include_meta=False) as reader:
         (record,) = reader.named().data["records"]
         assert sorted(record) == ["$node", "$seq", "$ts"]
     with place.watch({"flags": {}}, include_tags=True) as reader:
         (record,) = reader.named().data["records"]
         assert sorted(record) == ["$node", "$seq", "$tag", "$ts", "data", "meta"]
+    with place.watch({"flags": {}}, include_keys=True) as reader:
+        (record,) = reader.named().data["records"]
+        assert (sorted(record), record["$key"]) == (["$key", "$node", "$seq", "$ts", "data", "meta"], "k")
 
 
 def test_strong_consistency_gives_what_is_safe_and_all_of_it(place: Place) -> None:

@@ -129,6 +129,9 @@ def test_only_a_proper_upgrade_opens_one(place: Place) -> None:
         '{"op":"publish","topic":"x","records":[{}]}', '{"op":"subscribe","topic":"x","from_seq":-1}',
         '{"op":"subscribe","topic":"x","from_seq":"1"}', '{"op":"subscribe","topic":1}',
         '{"op":"unsubscribe","topics":"x"}', '{"op":"subscribe","topics":{"x":{"from_seq":1.5}}}',
+        '{"op":"ping","op":"ping"}', '{"op":"subscribe","topic":"x","topic":"x"}',
+        '{"op":"subscribe","topics":{"x":{"tail":true,"tail":true}}}',
+        '{"op":"publish","op":"publish","topic":"x","records":[{"data":1}]}',
     ],
 )  # fmt: skip
 def test_what_cannot_be_understood_is_said_and_closes_nothing(place: Place, message: str) -> None:

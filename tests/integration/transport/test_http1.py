@@ -37,6 +37,17 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         ]
 
 
+async def test_unknown_methods_are_for_the_app_to_refuse_and_their_bodies_are_read() -> None:
+    async with serving() as (app, listener), raw(listener.port) as client:
+        for method in (b"BREW", b"get", b"M-X.1"):
+            client.send(b"%b /a HTTP/1.1\r\nhost: here\r\ncontent-length: 5\r\n\r\nhello" % method + get("/b"))
+            assert (await client.reply()).body == b'{"path":"/a","bytes":5}'
+            assert (await client.reply()).body == b'{"path":"/b","bytes":0}'
+        assert {request.head.method for request in app.seen} == {"PURGE", "GET"}
+        client.send(get("/c") + b"BREW /d HTTP/1.1\r\nhost: here\r\n\r\n")
+        assert [(await client.reply()).status for _ in range(2)] == [200, 400], "only where it begins the input"
+
+
 async def test_a_read_behind_a_pipelined_write_starts_after_it() -> None:
     async with serving() as (app, listener), raw(listener.port) as client:
         client.send(post("/wait?1", b"") + post("/wait?2", b"") + post("/other", b""))
