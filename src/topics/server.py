@@ -47,6 +47,7 @@ log = logging.getLogger("topics.server")
 
 GRACE_S = 8.0
 """What requests under way get to end; the closing checkpoint comes after it, and both fit into ten seconds."""
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _READ_THREADS = 4
 _STAGE_THREADS = 4
 _GC_THRESHOLD = 50_000
@@ -90,8 +91,13 @@ class _Parts:
 async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+
+    def ask(*_: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    # Not by the loop: its handlers go with it when it closes, and who asks again would kill the process then.
+    for number in _STOPS:
+        signal.signal(number, ask)
     host, port = config.server.address
     check_bind(host, config.security.api_keys, allow_insecure=config.security.allow_insecure_no_auth)
     clock = SystemClock()
@@ -103,6 +109,8 @@ async def _serve(config: Config) -> int:
         await stop.wait()
     finally:
         await _close(parts)
+        for number in _STOPS:
+            signal.signal(number, signal.SIG_IGN)
     return 0
 
 
@@ -197,7 +205,11 @@ def _announce(config: Config, parts: _Parts, fs: Fs) -> None:
         flush=True,
     )
     if config.server.port_file is not None:
-        replace_file(fs, abspath(config.server.port_file), address.encode())
+        try:
+            replace_file(fs, abspath(config.server.port_file), address.encode())
+        except OSError as error:
+            why = error.strerror or error
+            raise InvalidConfig(f"the port file {config.server.port_file} cannot be written: {why}") from error
 
 
 async def _close(parts: _Parts) -> None:

@@ -126,6 +126,8 @@ def _scan(item: _Found, start: int, proven: int | None, entries: bytearray) -> W
     size = len(item.view)
     if start >= (size if proven is None else proven):
         return None
+    if start > size:
+        raise _refused(item.path, size, f"it ends at byte {size}, but {proven} bytes were proven")
     end = size if proven is None else min(proven, size)
     scan = scan_wal(item.view, start, end, entries)
     if proven is not None:

@@ -181,6 +181,11 @@ class GroupReader:
         """Every byte up to `proven` was durable when the next file began."""
         if read.start >= proven:
             return
+        if read.start > read.size:
+            read.damaged = True
+            why = f"it ends at byte {read.size}, but {proven} bytes were proven"
+            self._damage(CorruptFile(read.wal.path, read.size, why))
+            return
         end = min(proven, read.size)
         scan = scan_wal(read.view, read.start, end, read.entries)
         read.scans.append(scan)

@@ -84,6 +84,22 @@ def test_a_file_shorter_than_the_next_one_says_is_damage() -> None:
         group.read()
 
 
+@pytest.mark.parametrize("left", [0, len(mark(1)), len(mark(1)) + 7])
+def test_a_file_that_ends_before_the_position_is_damage_if_a_later_one_proves_more(left: int) -> None:
+    group = Group()
+    whole = mark(1) + RECORD + RECORD
+    position = len(mark(1) + RECORD)
+    group.put(1, whole[:left], size=left)
+    two = group.put(2, mark(2, 1, len(whole)) + RECORD)
+    with pytest.raises(CorruptFile) as caught:
+        group.read(offset=position)
+    assert caught.value.path.endswith(wal_name(1))
+    read = group.read(offset=position, salvage=True)
+    assert numbers(read) == [(1, left), (2, two)]
+    assert {error.path for error in read.damage} == {f"/data/wal/{wal_name(1)}"}
+    assert [sum(scan.frames for scan in file.scans) for file in read.files] == [0, 2]
+
+
 def test_a_highest_file_that_was_never_begun_is_empty() -> None:
     group = Group()
     one = group.put(1, mark(1) + RECORD)
