@@ -13,10 +13,11 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from os.path import abspath
+from typing import TypeVar
 
 import uvloop
 
@@ -38,15 +39,20 @@ from topics.host.files import raise_file_limit
 from topics.host.fs import Fs, OsFs, replace_file
 from topics.host.ids import SystemIds
 from topics.host.memory import keep_freed_memory
-from topics.model.errors import InvalidConfig, StorageError, TopicsError
+from topics.host.version import own_version
+from topics.model.errors import InvalidConfig, TopicsError
 from topics.rules.steady import Steady
 from topics.storage.opening import open_store
 from topics.storage.store import Store
 
 log = logging.getLogger("topics.server")
 
+T = TypeVar("T")
+
 GRACE_S = 8.0
 """What requests under way get to end; the closing checkpoint comes after it, and both fit into ten seconds."""
+TELL_S = 5.0
+"""How often somebody who waits for a long recovery hears of it."""
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _READ_THREADS = 4
 _STAGE_THREADS = 4
@@ -57,24 +63,14 @@ _GC_THRESHOLD = 50_000
 def run(config: Config) -> int:
     """Serve until a signal; the exit status."""
     if not __debug__:
-        print("topics: python -O removes the checks this server relies on; start it without -O", file=sys.stderr)
+        print("error: python -O removes the checks this server relies on; start it without -O", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     keep_freed_memory()
     raise_file_limit()
     for warning in config.warnings:
         log.warning("%s", warning)
-    try:
-        return uvloop.run(_serve(config))
-    except (InvalidConfig, StorageError) as error:
-        print(f"topics: {error.message}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        host, port = config.server.address
-        taken = error.errno == errno.EADDRINUSE
-        why = "another program listens there; choose another port with --port" if taken else error.strerror or error
-        print(f"topics: cannot listen on {host}:{port}: {why}", file=sys.stderr)
-        return 1
+    return uvloop.run(_serve(config))
 
 
 @dataclass(slots=True)
@@ -104,7 +100,7 @@ async def _serve(config: Config) -> int:
     parts = _Parts(*await _listen(config, host, port, clock))
     loop.add_signal_handler(signal.SIGHUP, _reload, parts.listener)
     try:
-        await _open(config, parts, clock)
+        await _open(config, parts, clock, stop)
         _announce(config, parts, OsFs())
         await stop.wait()
     finally:
@@ -140,10 +136,24 @@ async def _listen(config: Config, host: str, port: int, clock: Clock) -> tuple[A
     tls = None
     if config.server.tls_cert is not None and config.server.tls_key is not None:
         tls = TlsOptions(config.server.tls_cert, config.server.tls_key)
-    return app, await serve(app, host, port, tls=tls, options=config.transport.options())
+    try:
+        return app, await serve(app, host, port, tls=tls, options=config.transport.options())
+    except OSError as error:
+        raise TopicsError(f"cannot listen on {host}:{port}: {_why_not(error)}") from error
 
 
-async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
+def _why_not(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "another program listens there; choose another port with --port"
+        case errno.EACCES:
+            return "this user may not; choose a port above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return "this machine has no such address; choose one of its own with --host"
+    return error.strerror or str(error)
+
+
+async def _open(config: Config, parts: _Parts, clock: Clock, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     lock = threading.Lock()
     steady = SteadyClock(clock, Steady())
@@ -155,7 +165,11 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
     def recover() -> Store:
         return open_store(OsFs(), abspath(config.server.data_dir), config.store, steady, SystemIds(), lock, tell)
 
-    store = await asyncio.to_thread(recover)
+    def said() -> str:
+        after = ", then it stops" if stop.is_set() else ""
+        return f"topics recovers {config.server.data_dir}: {parts.app.progress:.0%} done{after}"
+
+    store = await told_meanwhile(asyncio.to_thread(recover), said)
     for line in store.report:
         log.warning("recovery: %s", line)
     store.ledger.bytes_max = config.limits.max_total_bytes
@@ -194,22 +208,32 @@ async def _open(config: Config, parts: _Parts, clock: Clock) -> None:
     parts.app.service = service
 
 
+async def told_meanwhile(work: Awaitable[T], said: Callable[[], str], every_s: float = TELL_S) -> T:
+    """Wait for the work; where it is long, say now and then how far it is."""
+    under_way = asyncio.ensure_future(work)
+    while not (await asyncio.wait({under_way}, timeout=every_s))[0]:
+        print(said(), file=sys.stderr, flush=True)
+    return under_way.result()
+
+
 def _announce(config: Config, parts: _Parts, fs: Fs) -> None:
     host, _ = config.server.address
     address = f"[{host}]:{parts.listener.port}" if ":" in host else f"{host}:{parts.listener.port}"
     scheme = "http" if config.server.tls_cert is None else "https"
     keys = "keys are set" if config.security.api_keys.on else "no keys: anyone on this machine may do anything"
+    if config.server.port_file is not None:
+        try:
+            replace_file(fs, abspath(config.server.port_file), address.encode())
+        except OSError as error:
+            raise InvalidConfig(
+                f"the port file {config.server.port_file} cannot be written: {error.strerror}; name another with "
+                "--port-file"
+            ) from error
     print(
         f"topics {own_version()} serves {config.server.data_dir} at {scheme}://{address} "
         f"(new topics are of class disk; {keys}). Try: curl {scheme}://{address}/v0/topics",
         flush=True,
     )
-    if config.server.port_file is not None:
-        try:
-            replace_file(fs, abspath(config.server.port_file), address.encode())
-        except OSError as error:
-            why = error.strerror or error
-            raise InvalidConfig(f"the port file {config.server.port_file} cannot be written: {why}") from error
 
 
 async def _close(parts: _Parts) -> None:
@@ -232,10 +256,3 @@ def _reload(listener: Listener) -> None:
         listener.reload_tls()
     except (OSError, TopicsError) as error:
         log.warning("the certificate was not read again, the old one stays: %s", error)
-
-
-def own_version() -> str:
-    try:
-        return version("topics")
-    except PackageNotFoundError:
-        return "unknown"

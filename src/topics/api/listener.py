@@ -10,6 +10,7 @@ from topics.api.options import TlsOptions, TransportOptions
 from topics.api.protocol import Connection, Shared
 from topics.api.ticker import Ticker
 from topics.host.clock import Clock, SystemClock
+from topics.model.errors import InvalidConfig
 
 BACKLOG = 2048
 
@@ -121,5 +122,10 @@ def _tls_context(tls: TlsOptions) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2", "http/1.1"])
-    context.load_cert_chain(tls.cert, tls.key)
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise InvalidConfig(
+            f"the certificate {tls.cert} and its key {tls.key} cannot be used: {error.strerror or error}"
+        ) from error
     return context

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from topics.cli.dumping import Kind, Parts, Stop, kind_of, parts_of
+from topics.cli.exits import DAMAGED, WrongUsage
 from topics.cli.output import Output, shown
 from topics.host.fs import OsFs
 from topics.model.errors import InvalidRequest
-
-DAMAGED: Final = 4
 
 EXAMPLES: Final = """Examples:
 
@@ -66,7 +65,7 @@ def dump(
     what: Kind = kind or kind_of(path)
     size = file.size()
     if not 0 <= offset <= size:
-        raise InvalidRequest(f"--offset is {offset}; the file has {size} bytes")
+        raise WrongUsage(f"--offset is {offset}; the file has {size} bytes")
     view = file.map() if size else memoryview(b"")
     output = Output(json=json)
     output.note(f"{path}: {what}, {size} bytes")

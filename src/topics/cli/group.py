@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
+from topics.cli.exits import WrongUsage
 from topics.cli.groupfile import lines_of
 from topics.cli.remote import LOCAL, Server, as_json, as_text, assigned
 from topics.client import Client
 from topics.client.groups import Group
-from topics.model.errors import InvalidRequest
 from topics.model.group import GroupConfig
 
 FIELDS: Final = frozenset({*GroupConfig.__struct_fields__, "start"})
@@ -47,9 +47,8 @@ def group(
     Parameters
     ----------
     action
-        create (with FIELD=VALUE …), list, info, fetch, ack (with seqs and ranges), seek (to earliest, latest, a seq,
-        or ts=MS), delete, or export: the state and what is pending, one object a line.
-    topic
+        What to do: create takes FIELD=VALUE …, ack seqs and ranges, seek a place: earliest, latest, a seq or ts=MS.
+        topic
         The topic.
     name
         The group; not for `list`.
@@ -77,7 +76,7 @@ def group(
             output.rows(("group", "mode", "cursor", "committed", "lag", "pending", "members"), rows, "no groups")
             return 0
         if name is None:
-            raise InvalidRequest(f"`topics group {action}` needs the name of a group behind that of its topic")
+            raise WrongUsage(f"`topics group {action}` needs the name of a group behind that of its topic")
         found = client.group(topic, name)
         if action == "fetch":
             return _fetch(found, server, member, max)
@@ -117,7 +116,7 @@ def _ack(found: Group, member: str, arguments: tuple[str, ...]) -> Any:
     for text in arguments:
         first, dash, last = text.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InvalidRequest(f"{text!r} is neither a seq nor a range such as 10-20")
+            raise WrongUsage(f"{text!r} is neither a seq nor a range such as 10-20")
         if dash:
             ranges.append((int(first), int(last)))
         else:
@@ -133,7 +132,7 @@ def _place(arguments: tuple[str, ...]) -> Any:
         return {"seq": int(text)}
     if text.startswith("ts=") and text[3:].isdecimal():
         return {"ts": int(text[3:])}
-    raise InvalidRequest("seek to `earliest`, `latest`, a seq, or `ts=` and a time in ms")
+    raise WrongUsage("seek to `earliest`, `latest`, a seq, or `ts=` and a time in ms")
 
 
 def _export(client: Client, found: Group, server: Server, topic: str, name: str) -> int:

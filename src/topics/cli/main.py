@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
+from topics.cli.exits import DAMAGED, FAILED, INTERRUPTED, LATER, USAGE, WrongUsage
 from topics.cli.output import Output
-from topics.model.errors import InvalidConfig, TopicsError, Unavailable, Unreachable
+from topics.host.version import own_version
+from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unavailable, Unreachable
 
-FAILED: Final = 1
-USAGE: Final = 2
-LATER: Final = 3
-INTERRUPTED: Final = 130
+EPILOGUE: Final = """Start here:
 
-EPILOGUE: Final = """Start with `topics serve`, then `topics append orders '{"id": 1}'` and `topics read orders`.
+    topics serve
+    topics append orders '{"id": 1}'
+    topics read orders
 
-Exit status: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 not reachable or not now (try again),
-4 a file is damaged, 130 interrupted.
+Exit status:
+
+    0 done                     3 not reachable or not now: try again
+    1 refused or failed        4 a file is damaged
+    2 wrong usage or settings  130 interrupted
 """
-
-
-def installed_version() -> str:
-    try:
-        return version("topics")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 Loaded = tuple[Callable[..., int], str]
@@ -114,6 +110,12 @@ def _pipeline() -> App:
     return pipeline.make_app()
 
 
+SALVAGE: Final = {
+    "serve": ". Copy the directory, then `topics serve --recovery salvage` sets the damaged part aside and reports it",
+    "import": ". `topics import --salvage` reads past it and reports it",
+}
+"""What somebody can do about a damaged file, by command."""
+
 FAMILIES: Final[dict[str, Callable[[], App]]] = {"pipeline": _pipeline}
 """Commands that have commands of their own."""
 
@@ -123,7 +125,7 @@ def make_app(arguments: Sequence[str] = ()) -> App:
     app = App(
         name="topics",
         help="A durable event log: one process, one directory, nothing acknowledged is lost.",
-        version=installed_version,
+        version=own_version,
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
         help_epilogue=EPILOGUE,
@@ -152,8 +154,8 @@ def run(arguments: Sequence[str]) -> int:
             result_action="return_value",
         )
         return status if isinstance(status, int) else 0
-    except CycloptsError as error:
-        output.failed("usage", f"{error} `topics --help` lists the commands, `topics COMMAND --help` their options.")
+    except (CycloptsError, WrongUsage) as error:
+        output.failed("usage", f"{_told(error)} {_help_for(arguments)}")
         return USAGE
     except InvalidConfig as error:
         output.failed(error.code, error.message)
@@ -161,6 +163,9 @@ def run(arguments: Sequence[str]) -> int:
     except Unreachable as error:
         output.failed(error.code, f"{error.message}. `topics serve` starts a server, --url names another one")
         return LATER
+    except CorruptFile as error:
+        output.failed(error.code, error.message + SALVAGE.get(arguments[0], ""))
+        return DAMAGED
     except TopicsError as error:
         output.failed(error.code, error.message)
         return LATER if isinstance(error, Unavailable) else FAILED
@@ -170,6 +175,18 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has seen enough. The stream is detached, so that the interpreter does not try again.
         sys.stdout = None
         return 0
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} is one argument too many."
+    return str(error) if str(error).endswith((".", "?")) else f"{error}."
+
+
+def _help_for(arguments: Sequence[str]) -> str:
+    if arguments and (arguments[0] in COMMANDS or arguments[0] in FAMILIES):
+        return f"`topics {arguments[0]} --help` says more."
+    return "`topics --help` lists the commands."
 
 
 def main() -> None:

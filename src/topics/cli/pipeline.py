@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from topics.cli.exits import WrongUsage
 from topics.cli.output import Output, make_console
 from topics.client.url import DEFAULT_URL
-from topics.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,8 @@ EXAMPLES: Final = """Examples:
 
     topics pipeline run --once
     topics pipeline run --topics 'orders.*' --table ./history --every 30s --tail
-    topics pipeline run --path ./topics-data --table ./history --once --shred 'customer.id:bigint,total:double'
+    topics pipeline run --path ./topics-data --table ./history --once
+    topics pipeline run --table ./history --shred 'customer.id:bigint'
     topics pipeline status --table ./history --json
     topics pipeline rebuild --topics orders --table ./history
 """
@@ -182,7 +183,7 @@ def _options(
     from topics.spark.pipeline import PipelineOptions, folder_of
 
     if url is not None and path is not None:
-        raise InvalidRequest("give either --url or --path, not both")
+        raise WrongUsage("give either --url or --path, not both")
     return PipelineOptions(
         table=folder_of(table),
         url=None if path is not None else url or os.environ.get("TOPICS_URL") or DEFAULT_URL,
@@ -253,7 +254,7 @@ def _line(done: Exported) -> str:
 def _pause(text: str) -> int:
     match = re.fullmatch(r"(\d+)([smh])", text.strip())
     if match is None or not int(match.group(1)):
-        raise InvalidRequest(f"--every is {text!r}: write it as 30s, 5m or 1h")
+        raise WrongUsage(f"--every is {text!r}: write it as 30s, 5m or 1h")
     return int(match.group(1)) * _UNITS[match.group(2)]
 
 

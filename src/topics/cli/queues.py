@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from cyclopts import Parameter
 
+from topics.cli.exits import WrongUsage
 from topics.cli.remote import LOCAL, Server
-from topics.model.errors import InvalidRequest
 from topics.model.job import Job, Settled
 
 
-def claim(topic: str, *, node: str, most: int = 1, lease_ms: int | None = None, server: Server = LOCAL) -> int:
+def claim(topic: str, *, node: str, max: int = 1, lease_ms: int | None = None, server: Server = LOCAL) -> int:
     """Take jobs of a queue under a lease.
 
     Parameters
@@ -21,14 +22,14 @@ def claim(topic: str, *, node: str, most: int = 1, lease_ms: int | None = None, 
         The queue.
     node
         Who works: only this name can ack them.
-    most
+    max
         How many at most.
     lease_ms
         For how long; left out, as long as the queue says.
     """
     columns = ("seq", "lease_id", "deliveries", "deadline", "tag", "data")
     with server.client() as client:
-        jobs = client.queue(topic).claim(node, max=most, lease_ms=lease_ms)
+        jobs = client.queue(topic).claim(node, max=max, lease_ms=lease_ms)
         server.output().rows(columns, (_row(job) for job in jobs), f"no job of {topic} is ready")
     return 0
 
@@ -78,7 +79,7 @@ def nack(topic: str, *seqs: int, node: str, delay_ms: int = 0, server: Server = 
 
 def _check_named(seqs: tuple[int, ...]) -> None:
     if not seqs:
-        raise InvalidRequest("say which jobs, by the seqs that `topics claim` printed")
+        raise WrongUsage("say which jobs, by the seqs that `topics claim` printed")
 
 
 def _tell(server: Server, settled: Settled) -> int:
@@ -88,9 +89,14 @@ def _tell(server: Server, settled: Settled) -> int:
 
 
 def redrive(
-    topic: str, *, to: str | None = None, most: int = 1000, rate_per_s: int = 0, dry_run: bool = False,
+    topic: str,
+    *,
+    to: str | None = None,
+    max: int = 1000,
+    rate_per_s: int = 0,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
     server: Server = LOCAL,
-) -> int:  # fmt: skip
+) -> int:
     """Send dead letters back to the queue they came from.
 
     Parameters
@@ -99,7 +105,7 @@ def redrive(
         Where the dead letters are.
     to
         Another topic to send them to.
-    most
+    max
         How many at most.
     rate_per_s
         How many a second; 0 = as fast as it goes.
@@ -107,13 +113,13 @@ def redrive(
         Only say how many would go.
     """
     with server.client() as client:
-        moved = client.queue(topic).redrive(to=to, max=most, rate_per_s=rate_per_s, dry_run=dry_run)
+        moved = client.queue(topic).redrive(to=to, max=max, rate_per_s=rate_per_s, dry_run=dry_run)
         server.output().fields(msgspec.to_builtins(moved))
     return 0
 
 
 COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
-    "claim": (claim, "Examples:\n\n    topics claim jobs --node worker-1 --most 8\n"),
+    "claim": (claim, "Examples:\n\n    topics claim jobs --node worker-1 --max 8\n"),
     "ack": (ack, "Examples:\n\n    topics ack jobs 17 18 --node worker-1\n"),
     "nack": (nack, "Examples:\n\n    topics nack jobs 17 --node worker-1 --delay-ms 60000\n"),
     "redrive": (redrive, "Examples:\n\n    topics redrive jobs.dead --rate-per-s 100\n"),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
+from topics.cli.exits import WrongUsage
 from topics.cli.output import Output
 from topics.client import Client, RetryPolicy
 from topics.client.url import DEFAULT_URL
@@ -35,8 +36,13 @@ class Server:
     """Print JSON, one object a line."""
 
     def client(self) -> Client:
+        if not self.timeout > 0:
+            raise WrongUsage(f"--timeout is {self.timeout:g}; it must be above 0 seconds")
         token = os.environ.get("TOPICS_TOKEN") or None
-        return Client(self.url, token=token, retry=RetryPolicy(deadline_s=self.timeout))
+        try:
+            return Client(self.url, token=token, retry=RetryPolicy(deadline_s=self.timeout))
+        except InvalidRequest as error:
+            raise WrongUsage(error.message) from error
 
     def output(self) -> Output:
         return Output(json=self.json)
@@ -108,18 +114,25 @@ def append(
     """
     common = {name: value for name, value in (("tag", tag), ("node", node), ("key", key)) if value is not None}
     if text and records:
-        raise InvalidRequest("--text and --records exclude each other: a record is a JSON object")
+        raise WrongUsage("--text and --records exclude each other: a record is a JSON object")
     if not data and sys.stdin.isatty():
-        raise InvalidRequest("nothing to append: give JSON texts, or pipe them in, one a line")
+        raise WrongUsage("nothing to append: give JSON texts, or pipe them in, one a line")
     lines: Iterable[bytes] = (os.fsencode(one) for one in data) if data else _input()
     output = server.output()
     count, first, last = 0, None, None
-    with server.client() as client:
-        for batch in _batches(_record(line, common, text, records) for line in lines):
-            done = client.append(topic, batch)
-            first, last = done.first_seq if first is None else first, done.last_seq
-            count += done.count
-            output.progress(count, "records")
+    try:
+        with server.client() as client:
+            for batch in _batches(_record(line, common, text, records) for line in lines):
+                done = client.append(topic, batch)
+                first, last = done.first_seq if first is None else first, done.last_seq
+                count += done.count
+                output.progress(count, "records")
+    except BaseException:
+        # Whoever tries again must know where to go on.
+        if count:
+            output.progress_over()
+            output.note(f"{count} records were appended before this, the last one as seq {last}")
+        raise
     output.progress_over()
     if not count:
         raise InvalidRequest("nothing to append: the input held no line")
@@ -151,7 +164,7 @@ def read(
     output = server.output()
     left = limit
     if left is not None and left < 1:
-        raise InvalidRequest(f"--limit is {limit}; it must be at least 1")
+        raise WrongUsage(f"--limit is {limit}; it must be at least 1")
     with server.client() as client:
         for item in client.read(topic, from_seq, follow=follow, limit=min(left or 1000, 1000)):
             _print(output, item)
@@ -186,7 +199,7 @@ def watch(
     names = [topic, *others]
     left = limit
     if left is not None and left < 1:
-        raise InvalidRequest(f"--limit is {limit}; it must be at least 1")
+        raise WrongUsage(f"--limit is {limit}; it must be at least 1")
     with server.client() as client:
         for name, item in client.watch(dict.fromkeys(names, from_seq)):
             _print(output, item, name if others else "")
@@ -232,7 +245,7 @@ def delete(topic: str, *, before_seq: int | None = None, tag: str | None = None,
         Those with this tag; `p*` means every tag that begins with p. With --before-seq, those that are both.
     """
     if before_seq is None and tag is None:
-        raise InvalidRequest("say which records: --before-seq, --tag, or both. `topics drop` removes a whole topic")
+        raise WrongUsage("say which records: --before-seq, --tag, or both. `topics drop` removes a whole topic")
     with server.client() as client:
         server.output().fields(msgspec.to_builtins(client.delete(topic, before_seq=before_seq, tag=tag)))
     return 0
@@ -301,10 +314,10 @@ COMMANDS: Final[dict[str, tuple[Callable[..., int], str]]] = {
 def assigned(field: str, known: Collection[str] = FIELDS) -> tuple[str, Any]:
     name, equals, value = field.partition("=")
     if not equals or not name:
-        raise InvalidRequest(f"{field!r} is not FIELD=VALUE, such as durability=fsync")
+        raise WrongUsage(f"{field!r} is not FIELD=VALUE, such as durability=fsync")
     if name not in known:
         # The server ignores what it does not know, as the wire asks; somebody who typed it meant something.
-        raise InvalidRequest(f"unknown config field {name!r}; known: {', '.join(sorted(known))}")
+        raise WrongUsage(f"unknown config field {name!r}; known: {', '.join(sorted(known))}")
     try:
         return name, msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

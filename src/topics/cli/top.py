@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from topics.cli.exits import WrongUsage
 from topics.cli.output import make_console, visible
 from topics.cli.remote import LOCAL, Server
-from topics.model.errors import InvalidRequest
 
 EXAMPLES: Final = """Examples:
 
@@ -47,7 +47,7 @@ def top(
         Look for one interval, print and end.
     """
     if not 0.1 <= interval <= 3600:
-        raise InvalidRequest(f"--interval is {interval}; it must lie in 0.1..3600 seconds")
+        raise WrongUsage(f"--interval is {interval}; it must lie in 0.1..3600 seconds")
     output = server.output()
     with server.client() as client:
         if once:
@@ -65,7 +65,12 @@ def top(
             while True:
                 output.line(client.stats(prefix, limit), "")
                 time.sleep(interval)
-        with Live(screen(client.stats(prefix, limit)), auto_refresh=False, screen=True) as live:
+        console = make_console(stderr=False)
+        if not console.is_terminal:  # nobody whose screen could be painted over: one look below the other
+            while True:
+                console.print(screen(client.stats(prefix, limit)))
+                time.sleep(interval)
+        with Live(screen(client.stats(prefix, limit)), console=console, auto_refresh=False, screen=True) as live:
             while True:
                 time.sleep(interval)
                 live.update(screen(client.stats(prefix, limit)), refresh=True)

@@ -51,7 +51,7 @@ def open_store(
             ensure_dir(fs, root)
         guard = _take(fs, paths)
     except (OSError, EOFError) as error:
-        raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
+        raise _refused(root, "opened", error) from error
     store = Store(fs, paths, options, clock, ids, lock, guard)
     try:
         if kind != "ours":  # somebody may have made it ours before we held the lock
@@ -65,7 +65,7 @@ def open_store(
         store.report[:0] = lines
     except (OSError, EOFError) as error:
         store.release()
-        raise StorageError(f"{root} cannot be opened: {error}", path=root) from error
+        raise _refused(root, "opened", error) from error
     except BaseException:
         store.release()
         raise
@@ -90,7 +90,18 @@ def import_store(
         finally:
             guard.release()
     except (OSError, EOFError) as error:
-        raise StorageError(f"{root} cannot be imported: {error}", path=root) from error
+        raise _refused(root, "imported", error) from error
+
+
+def _refused(root: str, what: str, error: Exception) -> StorageError:
+    """What the operating system said, and of which file, if not of the directory itself."""
+    why, path = str(error), root
+    if isinstance(error, OSError):
+        why, path = error.strerror or why, error.filename or root
+        if isinstance(error, FileExistsError):
+            why = "it is a file, not a directory"
+    where = "" if path == root else f"{path}: "
+    return StorageError(f"{root} cannot be {what}: {where}{why}", path=root)
 
 
 def _take(fs: Fs, paths: Paths) -> Lock:

@@ -57,7 +57,8 @@ def test_damage_is_refused_unless_salvage_is_asked_for(topics: Command, made: Ru
     data[len(create(2, "b", durable=True)) + 40] ^= 1
     path.write_bytes(data)
     refused = topics("import", "--data-dir", made.root)
-    assert refused.status == 1
+    assert refused.status == 4
+    assert "--salvage" in refused.err
     assert "is damaged at byte" in refused.err
     ran = topics("import", "--data-dir", made.root, "--salvage")
     assert ran.status == 0

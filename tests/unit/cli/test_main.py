@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -13,10 +13,11 @@ import pytest
 from tests.unit.cli.conftest import Command
 from topics.cli import doctor, flags
 from topics.cli.main import COMMANDS as KNOWN
-from topics.cli.main import FAMILIES, installed_version, make_app, run
+from topics.cli.main import FAMILIES, make_app, run
 from topics.cli.output import visible
 from topics.config import settings
-from topics.model.errors import StoreLocked, Throttled, TopicsError
+from topics.host.version import own_version
+from topics.model.errors import CorruptFile, StoreLocked, Throttled, TopicsError
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = (
@@ -44,7 +45,7 @@ def test_only_the_named_command_is_loaded() -> None:
 
 
 def test_version_is_the_installed_one(topics: Command) -> None:
-    assert topics("--version").out.strip() == installed_version()
+    assert topics("--version").out.strip() == own_version()
 
 
 def test_bare_command_shows_where_to_begin(topics: Command) -> None:
@@ -60,6 +61,7 @@ def test_bare_command_shows_where_to_begin(topics: Command) -> None:
         (["serve", "--prot", "1"], "--port"),
         (["info"], "topic"),
         (["read", "a", "--limit", "many"], "many"),
+        (["read", "a", "b"], "'b' is one argument too many. `topics read --help`"),
         (["config", "--port", "x"], "whole number"),
         (["config", "--wal-shards", "0"], "from 1 to 64"),
         (["config", "--config", "nowhere.toml"], "nowhere.toml"),
@@ -140,7 +142,13 @@ def test_serve_beyond_loopback_without_keys_is_refused(topics: Command, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(StoreLocked("held by another"), 1), (Throttled("later"), 3), (TopicsError("a fault"), 1)]
+    ("error", "status"),
+    [
+        (StoreLocked("held by another"), 1),
+        (Throttled("later"), 3),
+        (CorruptFile("seg", 7, "rotten"), 4),
+        (TopicsError("a fault"), 1),
+    ],
 )
 def test_errors_of_the_server_become_messages(
     topics: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
@@ -216,5 +224,6 @@ def test_control_characters_are_shown_not_obeyed() -> None:
     assert visible("Grüße, 世界") == "Grüße, 世界"
 
 
-def test_package_can_be_run_by_its_entry_point() -> None:
-    assert callable(importlib.import_module("topics.cli.main").main)
+def test_package_can_be_run_by_its_name() -> None:
+    ran = subprocess.run([sys.executable, "-m", "topics", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == own_version()

@@ -53,7 +53,7 @@ def test_create_takes_fields_as_values(topics: Command) -> None:
     assert ran.lines[0]["created"] is True
     assert server.seen[0].json == {"durability": "fsync", "cap_records": 10, "durable": True}
     wrong = topics("create", "a", "durability")
-    assert (wrong.status, "FIELD=VALUE" in wrong.err) == (1, True)
+    assert (wrong.status, "FIELD=VALUE" in wrong.err) == (2, True)
 
 
 def test_append_sends_each_argument_as_a_record(topics: Command) -> None:
@@ -83,20 +83,44 @@ def test_append_takes_plain_text_and_whole_records(topics: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["append", "a"], "nothing to append"),
-        (["append", "a", "{bad"], "--text"),
         (["append", "a", "x", "--text", "--records"], "exclude"),
-        (["append", "a", "[1]", "--records"], "not JSON"),
         (["delete", "a"], "--before-seq"),
-        (["drop", "a"], "--yes"),
         (["read", "a", "--limit", "0"], "--limit"),
         (["info", "a", "--url", "nowhere"], "http://127.0.0.1:4000"),
+        (["info", "a", "--timeout", "-1"], "--timeout is -1"),
+        (["group", "fetch", "a"], "needs the name of a group"),
+        (["group", "seek", "a", "g", "there"], "earliest"),
     ],
 )
 def test_call_without_sense_is_refused_before_it_is_sent(topics: Command, arguments: list[str], told: str) -> None:
     ran = topics(*arguments)
+    assert ran.status == 2
+    assert told in ran.err
+    assert f"`topics {arguments[0]} --help`" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["append", "a"], "nothing to append"),
+        (["append", "a", "{bad"], "--text"),
+        (["append", "a", "[1]", "--records"], "not JSON"),
+        (["drop", "a"], "--yes"),
+    ],
+)
+def test_data_without_sense_and_a_drop_without_consent_fail(topics: Command, arguments: list[str], told: str) -> None:
+    ran = topics(*arguments)
     assert ran.status == 1
     assert told in ran.err
+
+
+def test_append_that_fails_on_its_way_says_how_far_it_came(topics: Command) -> None:
+    done = {"topic": "a", "first_seq": 5, "last_seq": 1004, "head_seq": 1004, "count": 1000, "created": False}
+    with FakeServer(answer(200, done)) as server:
+        ran = topics("append", "a", "--url", server.url, stdin=b"1\n" * 1500 + b"oops\n")
+    assert ran.status == 1
+    assert "1000 records were appended before this, the last one as seq 1004" in ran.err
+    assert "'oops' is not JSON" in ran.err
 
 
 def test_read_prints_records_and_gaps(topics: Command) -> None:
@@ -176,7 +200,7 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
     moved = answer(200, {"moved": 3, "left": 1})
     with FakeServer(claimed, done, refused, moved) as server:
         given = ("--url", server.url, "--json")
-        assert topics("claim", "q", "--node", "w", "--most", "8", *given).lines[0]["lease_id"] == "lease_a"
+        assert topics("claim", "q", "--node", "w", "--max", "8", *given).lines[0]["lease_id"] == "lease_a"
         assert topics("ack", "q", "7", "--node", "w", *given).status == 0
         late = topics("nack", "q", "9", "--node", "w", "--delay-ms", "5", *given)
         assert topics("redrive", "q.dead", "--rate-per-s", "100", *given).lines[0] == {"moved": 3, "left": 1}
@@ -188,13 +212,13 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
 @pytest.mark.parametrize("command", ["ack", "nack"])
 def test_settling_no_job_at_all_is_refused(topics: Command, command: str) -> None:
     ran = topics(command, "q", "--node", "w")
-    assert ran.status == 1
+    assert ran.status == 2
     assert "topics claim" in ran.err
 
 
 def test_config_field_nobody_knows_is_refused_before_anything_is_sent(topics: Command) -> None:
     ran = topics("create", "a", "ttl=5")
-    assert ran.status == 1
+    assert ran.status == 2
     assert "'ttl'" in ran.err
     assert "ttl_ms" in ran.err
 
@@ -226,4 +250,4 @@ def test_watch_prints_events_as_they_come(topics: Command) -> None:
         {"$seq": 2, "$ts": 1794788592956, "data": "zwei"},
     ]
     wrong = topics("watch", "a", "--limit", "0", "--url", server.url)
-    assert (wrong.status, "--limit" in wrong.err) == (1, True)
+    assert (wrong.status, "--limit" in wrong.err) == (2, True)

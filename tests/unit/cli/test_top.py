@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.cli.conftest import Command
-from tests.unit.client.server import FakeServer, answer
+from tests.unit.client.server import FakeServer, answer, problem
 
 
 def stats(watched_ms: int) -> dict[str, Any]:
@@ -52,4 +52,12 @@ def test_server_that_nobody_watched_is_asked_twice(topics: Command) -> None:
 
 def test_interval_out_of_bounds_is_refused(topics: Command) -> None:
     ran = topics("top", "--interval", "0")
-    assert (ran.status, "0.1..3600" in ran.err) == (1, True)
+    assert (ran.status, "0.1..3600" in ran.err) == (2, True)
+
+
+def test_looks_into_a_pipe_come_one_below_the_other(topics: Command) -> None:
+    with FakeServer(answer(200, stats(1)), answer(200, stats(2)), problem(404, "not_found")) as server:
+        ran = topics("top", "--interval", "0.1", "--url", server.url)
+    assert ran.status == 1
+    assert ran.out.count("1 topics · 7 records") == 2
+    assert "\x1b" not in ran.out
