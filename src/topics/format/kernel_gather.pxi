@@ -99,7 +99,7 @@ def render_ack(bytes start not None, bytes topic not None, uint64_t first, Py_ss
                 out = put_number(out, first + <uint64_t>i)
                 out[0] = 0x2C
                 out += 1
-            out[-1] = 0x5D
+            (out - 1)[0] = 0x5D
         out = put_number(put(out, b',"head_seq":', 12), last)
         out = put_number(put(out, b',"count":', 9), <uint64_t>count)
         out = put(out, b',"created":true', 15) if created else put(out, b',"created":false', 16)

@@ -166,6 +166,7 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
     # Neighbours often share node and tag: what was written for the last record is copied.
     cdef Parts named
     cdef Py_ssize_t names_at = -1, names_size = 0
+    memset(&named, 0, sizeof(Parts))
     for i in range(r.count):
         if r.delivered >= r.limit:
             break
