@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from topics.host.threads import step_back
 from topics.model.errors import StoreClosed, TopicsError
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.store import Store
@@ -208,7 +209,8 @@ class Errand:
 
 
 class Background:
-    """The threads of an embedded store."""
+    """The threads of an embedded store. Those that work in bulk leave the cores to callers: a writer that finds each of
+    them taken by such work waits for a slice of time."""
 
     def __init__(self, store: Store, committer: Committer) -> None:
         self.store = store
@@ -223,7 +225,7 @@ class Background:
             threading.Thread(target=self._spare_loop, name="topics-spare", daemon=True),
             threading.Thread(target=self._checkpoint_loop, name="topics-checkpoint", daemon=True),
         ]
-        store.pool = ThreadPoolExecutor(_SEGMENT_THREADS, thread_name_prefix="topics-segments")
+        store.pool = ThreadPoolExecutor(_SEGMENT_THREADS, thread_name_prefix="topics-segments", initializer=step_back)
         for thread in self._threads:
             thread.start()
 
@@ -302,6 +304,7 @@ class Background:
             self.committer.pass_on(shard)  # what needs a sync of its own was not taken meanwhile
 
     def _spare_loop(self) -> None:
+        step_back()
         while not self.stopping:
             self.committer.spare_wanted.wait(_IDLE_S)
             if not self.stopping:
@@ -324,6 +327,7 @@ class Background:
             shard.adopt_spare(spare)
 
     def _checkpoint_loop(self) -> None:
+        step_back()
         while not self.stopping:
             self.checkpoint_now.wait(_IDLE_S)
             while self._errands:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from itertools import count
 from pathlib import Path
@@ -44,3 +46,19 @@ def test_mistake_of_our_own_in_a_background_sync_stops_the_shard_and_is_logged(
         monkeypatch.undo()
     assert "WAL shard 0 stops: its background sync broke off" in caplog.text
     assert "a mistake of ours" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a weight of its own")
+def test_threads_that_work_in_bulk_leave_the_cores_to_callers(tmp_path: Path) -> None:
+    with topics.open(tmp_path / "store") as log:
+        log.create("t", durability="disk")
+        log.append("t", [{"data": 1}])
+        log.checkpoint()
+        weights = {
+            thread.name: os.getpriority(os.PRIO_PROCESS, thread.native_id)
+            for thread in log._background._threads
+            if thread.native_id is not None
+        }
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert weights["topics-sync"] == usual
+    assert weights["topics-checkpoint"] > usual
