@@ -16,7 +16,7 @@ SEEDS ?= 20000
 KILLS ?= 100
 
 # What the build of the package reads; a change of any of them builds it again.
-BUILD_INPUTS := pyproject.toml $(wildcard setup.py src/topics/format/*.pyx src/topics/format/*.pxi src/topics/format/*.pxd)
+BUILD_INPUTS := pyproject.toml $(wildcard setup.py src/topics/*/*.pyx src/topics/*/*.pxi src/topics/*/*.pxd)
 
 .PHONY: help
 help: ## this list
@@ -71,7 +71,7 @@ lock: $(VENV)/.dev ## resolve pyproject.toml again and write requirements/*.txt
 .PHONY: clean
 clean: ## remove .venv, build output and caches
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
-	rm -f src/topics/format/kernel.c src/topics/format/kernel*.so
+	rm -f src/topics/format/kernel.c src/topics/host/sockets_fast.c src/topics/*/*.so
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call compile,<file>,<options>): a lock file with hashes for every platform and no address of a registry. It holds

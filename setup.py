@@ -1,7 +1,7 @@
-"""Builds the optional kernel. Everything else about the package is in pyproject.toml.
+"""Builds the optional kernel, and the one loop over sockets. Everything else about the package is in pyproject.toml.
 
-The kernel needs a C compiler and the one-file library `xxhash.h`. Without either the build goes on, says so once, and
-the package runs on the Python twins of the same functions.
+Both need a C compiler, the kernel also the one-file library `xxhash.h`. Without either the build goes on, says so once,
+and the package runs on the Python twins of the same functions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FORMAT = Path("src/topics/format")
+HOST = Path("src/topics/host")
 
 
 def warn_without_kernel(why: object) -> None:
@@ -39,7 +40,7 @@ class OptionalBuild(build_ext):
             warn_without_kernel(f"the C compiler is missing or failed: {type(error).__name__}")
 
 
-def extensions() -> list[Extension]:
+def kernel() -> list[Extension]:
     if sys.byteorder != "little":
         warn_without_kernel("it reads little-endian files in place, and this machine is big-endian")
         return []
@@ -47,20 +48,30 @@ def extensions() -> list[Extension]:
     if not folders:
         warn_without_kernel("xxhash.h was found neither in pyarrow nor in the system")
         return []
+    return [
+        Extension(
+            "topics.format.kernel",
+            [str(FORMAT / "kernel.pyx")],
+            depends=[str(path) for path in sorted(FORMAT.glob("kernel_*.pxi"))],
+            include_dirs=[str(folders[0])],
+            define_macros=[("XXH_INLINE_ALL", None)],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+        )
+    ]
+
+
+def sockets() -> list[Extension]:
+    return [] if sys.platform == "win32" else [Extension("topics.host.sockets_fast", [str(HOST / "sockets_fast.pyx")])]
+
+
+def extensions() -> list[Extension]:
+    wanted = kernel() + sockets()
     try:
         from Cython.Build import cythonize
     except ImportError as error:
         warn_without_kernel(error)
         return []
-    kernel = Extension(
-        "topics.format.kernel",
-        [str(FORMAT / "kernel.pyx")],
-        depends=[str(path) for path in sorted(FORMAT.glob("kernel_*.pxi"))],
-        include_dirs=[str(folders[0])],
-        define_macros=[("XXH_INLINE_ALL", None)],
-        extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
-    )
-    built: list[Extension] = cythonize([kernel], language_level=3, quiet=True)
+    built: list[Extension] = cythonize(wanted, language_level=3, quiet=True)
     for extension in built:
         extension.optional = True  # set here, because cythonize does not carry it over
     return built

@@ -11,13 +11,13 @@ when it steps out. Whoever has something of his own to write to such a file lets
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from topics.api.events import Rendered
 from topics.broker.watch import View
+from topics.host.sockets import send_each
 
 Standing = tuple[View, int, int | None]
 """What a reader wants and where it is: its view, its cursor, and the instance of the topic that the cursor belongs to
@@ -114,18 +114,9 @@ class Cohort(Generic[M]):
     def hand_out(self, most: int, now: float) -> list[tuple[M, memoryview | None]]:
         """Send it to the next ones. Those whose kernel did not take all of it step out; the list has them, each with
         the rest of it. Where nothing at all was taken that is None, and they stand where they stood."""
-        data, size, write = self._data, len(self._data), os.write
-        first = self.served
-        refused: list[tuple[M, int]] = []
-        slot = first
-        for file in self.files[first : first + most]:
-            try:
-                sent = write(file, data)
-            except OSError:
-                sent = 0  # full, or broken, which its connection finds out by itself
-            if sent != size:
-                refused.append((self.readers[slot], sent))
-            slot += 1
+        data, first = self._data, self.served
+        slot = min(first + most, len(self.readers))
+        refused = [(self.readers[at], sent) for at, sent in send_each(self.files, first, slot - first, data)]
         self.sent_at = now
         for reader, sent in refused:
             if not sent:

@@ -1,0 +1,3 @@
+from array import array
+
+def send_each(files: array[int], first: int, count: int, data: bytes) -> list[tuple[int, int]]: ...
