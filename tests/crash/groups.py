@@ -7,13 +7,14 @@ tokens and generations never repeat; over every crash, and until somebody seeks.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from topics.format.group import GroupOpRow
 from topics.model.config import Durability
 from topics.model.errors import TopicNotFound
 from topics.model.group import GroupConfig
+from topics.model.leaserows import LeaseRow
 from topics.rules.group import Group
 from topics.rules.lease_values import Ask, Kind
 from topics.storage.groupfetch import order_fetch
@@ -59,8 +60,8 @@ class Told:
     dropped: Submission | None = None
     settled: set[int] = field(default_factory=set)
     """Known to be so over any crash."""
-    acks: list[tuple[list[int], Submission | None]] = field(default_factory=list)
-    promised: list[tuple[list[int], Submission]] = field(default_factory=list)
+    acks: list[tuple[Sequence[int], Submission | None]] = field(default_factory=list)
+    promised: list[tuple[Sequence[int], Submission]] = field(default_factory=list)
     """Of those the ones that, once they are done, hold over a power cut too."""
     live: dict[int, tuple[str, int]] = field(default_factory=dict)
     """seq -> (holder, until), of leases given in this life."""
@@ -86,7 +87,7 @@ class GroupLedger:
             raise Violation(f"{topic.name!r}: the number {number} comes again")
         known.last_token = number
 
-    def fetched(self, place: Place, member: str, rows: list[GroupOpRow], now: Now) -> None:
+    def fetched(self, place: Place, member: str, rows: Sequence[LeaseRow], now: Now) -> None:
         told = self.topics[place.topic.id].groups[place.group.name]
         gone = {seq for seqs, token in told.acks if token is None or token.state != State.FAILED for seq in seqs}
         for seq, token, until, _ in rows:

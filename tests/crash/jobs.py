@@ -6,13 +6,13 @@ That an acked job stays gone is a matter of records: the oracle is told of an ac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.format.control import LeaseRow
 from topics.model.config import Durability
 from topics.model.errors import TopicNotFound
+from topics.model.leaserows import LeaseRow
 from topics.rules.lease_values import Ask, Kind
 from topics.storage.leasing import Now, order_ack, order_claim, order_extend, order_nack, queue_of
 from topics.storage.store import Store
@@ -34,7 +34,7 @@ class Said:
 
     verb: str
     node: str
-    rows: list[LeaseRow]
+    rows: Sequence[LeaseRow]
     token: Submission | None
     shift_ms: int
     """From the rows' times to logged ones."""
@@ -83,7 +83,7 @@ class JobLedger:
 
     # -- while it lives ------------------------------------------------------------------------------------------------
 
-    def claimed(self, topic: Topic, node: str, rows: list[LeaseRow], token: Submission | None, now: Now) -> None:
+    def claimed(self, topic: Topic, node: str, rows: Sequence[LeaseRow], token: Submission | None, now: Now) -> None:
         jobs = self.queues[topic.id]
         for seq, lease_id, _, deliveries in rows:
             if lease_id <= jobs.last_token:
@@ -97,7 +97,7 @@ class JobLedger:
                 raise Violation(f"{topic.name!r}: job {seq} says delivery {deliveries} behind {before}")
         self.say(topic, "claim", node, rows, token)
 
-    def say(self, topic: Topic, verb: str, node: str, rows: list[LeaseRow], token: Submission | None) -> None:
+    def say(self, topic: Topic, verb: str, node: str, rows: Sequence[LeaseRow], token: Submission | None) -> None:
         ram = topic.ordered.config.commit_class == Durability.EPHEMERAL
         self.queues[topic.id].said.append(Said(verb, node, rows, token, queue_of(topic).shift_ms, ram))
 
@@ -143,7 +143,9 @@ class JobLedger:
             entries, shift = topic.queue.leases.entries, topic.queue.shift_ms
             jobs.said = []
             jobs.known = {
-                seq: Seen(entry.token, entry.deliveries, entry.until + shift if entry.until else 0, Kind(entry.kind))
+                seq: Seen(
+                    entry.token_of(seq), entry.deliveries, entry.until + shift if entry.until else 0, Kind(entry.kind)
+                )
                 for seq, entry in entries.items()
             }
         return counts, leases
@@ -182,10 +184,10 @@ class JobLedger:
             if seq in topic.dead or seq > topic.head:
                 continue
             found = entries.get(seq)
-            if found is None or found.deliveries < seen.deliveries or found.token < seen.token:
+            if found is None or found.deliveries < seen.deliveries or found.token_of(seq) < seen.token:
                 raise Violation(f"{name!r}: job {seq} was {seen}, and is {found} now")
             counts += seen.deliveries > 0
-            if found.token != seen.token or not seen.until:
+            if found.token_of(seq) != seen.token or not seen.until:
                 continue
             if seen.kind == Kind.LEASED and topic.config.leases_durable:
                 holds = seen.until >= logged_ms
@@ -283,7 +285,7 @@ class QueueUsers:
             node = leased[picks[0] % len(leased)]
         mine = sorted(seq for seq, entry in entries.items() if entry.holder == node and entry.kind == Kind.LEASED)
         seqs = list(dict.fromkeys(mine[pick % len(mine)] if mine else pick for pick in picks))
-        tokens = [entries[seq].token if seq in entries else None for seq in seqs]
+        tokens = [entries[seq].token_of(seq) if seq in entries else None for seq in seqs]
         before = dict(entries)
         if verb == "ack":
             verdict = order_ack(topic, shard, node, seqs, tokens, now)
@@ -292,7 +294,9 @@ class QueueUsers:
             order = order_nack if verb == "nack" else order_extend
             verdict = order(topic, shard, node, seqs, tokens, ms, now)
             until = now.ms + ms if ms else 0
-            rows = [(seq, before[seq].token, until, before[seq].deliveries) for seq in verdict.done if seq in before]
+            rows = [
+                (seq, before[seq].token_of(seq), until, before[seq].deliveries) for seq in verdict.done if seq in before
+            ]
             if rows:
                 self.ledger.say(topic, verb, node, rows, verdict.submission)
         self.client.counts[f"queue {verb}"] += bool(verdict.done)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.crash.mistakes import Patches
-from topics.format.control import LeaseEvent, LeaseRow
+from topics.format.control import LeaseEvent
+from topics.model.leaserows import LeaseRow
 from topics.rules.tokens import Tokens
 from topics.storage import cut, leasing
 from topics.storage.queue import Queue

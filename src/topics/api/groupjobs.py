@@ -13,6 +13,7 @@ from topics.broker.group import FETCH_MAX
 from topics.broker.grouptogether import AckWish, FetchWish, Outcome, ack_group_together, fetch_together
 from topics.model.errors import InvalidRequest
 from topics.model.group import check_member
+from topics.model.leaserows import in_a_row
 from topics.storage.groupfetch import Fetched
 from topics.storage.topic import Topic
 
@@ -91,7 +92,7 @@ class GroupAckExpress(JobExpress[AckWish]):
             raise InvalidRequest("ranges are looked up the usual way")
         tokens = tokens_of(asked)
         check_member(asked.member)
-        return AckWish(asked.member, asked.generation, asked.seqs, tokens), len(asked.seqs)
+        return AckWish(asked.member, asked.generation, in_a_row(asked.seqs), tokens), len(asked.seqs)
 
 
 BY_EXPRESS: Final[dict[Handler | None, type[JobExpress[Any]]]] = {

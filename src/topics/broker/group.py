@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -13,11 +13,11 @@ from topics.broker.groupletters import SPENT, bury_records
 from topics.broker.listing import page_of
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.format.control import Selector, SelectorOp
-from topics.format.group import GroupOpRow
 from topics.model import limits
 from topics.model.config import check_topic_name
 from topics.model.errors import GroupHasMembers, InvalidRequest
 from topics.model.group import GroupConfig, check_group_config, check_member
+from topics.model.leaserows import LeaseRow
 from topics.model.record import Gap
 from topics.rules.lag import Trend
 from topics.rules.lease_values import Ask
@@ -78,7 +78,7 @@ class Batch:
     """What one fetch or claim got."""
 
     topic: Topic
-    rows: list[GroupOpRow] = field(default_factory=list)
+    rows: Sequence[LeaseRow] = ()
     deadline: int = 0
     """Wall time."""
     gap: Gap | None = None

@@ -37,7 +37,7 @@ class FetchWish:
 class AckWish:
     member: str
     generation: int | None
-    seqs: list[int]
+    seqs: Sequence[int]
     tokens: Sequence[int | None]
 
 

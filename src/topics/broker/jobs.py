@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from topics.format.control import LeaseRow
 from topics.format.ops import render_json
 from topics.format.render import AS_JOB, COMMA, WITH_DATA, WITH_META, WITH_TAGS
+from topics.model.leaserows import LeaseRow, seqs_of
 from topics.model.record import Gap, Record
 from topics.storage.alive import runs_of
 from topics.storage.reader import FrameBatch, Slice, fetch_few, plan
@@ -27,7 +27,7 @@ class Hand:
     """What one claim got."""
 
     topic: Topic
-    rows: list[LeaseRow] = field(default_factory=list)
+    rows: Sequence[LeaseRow] = ()
     """Ascending by seq; times are monotonic."""
     deadline: int = 0
     """Wall time."""
@@ -73,7 +73,7 @@ def render_leased(
     """The JSON of leased records, and how many. One that went meanwhile, or whose bytes are damaged, is left out."""
     texts: list[bytes] = []
     total = at = 0
-    for batch in batches(store, topic, [row[0] for row in rows]):
+    for batch in batches(store, topic, seqs_of(rows)):
         while rows[at][0] < batch.first_seq:
             at += 1
         text, count, _, _ = render_json(

@@ -63,7 +63,7 @@ def _saved(topic: str, row: GroupRow) -> Iterator[dict[str, Any]]:
     for seq, entry in sorted(unpack(Packed(row.position, row.holders, row.columns)).entries.items()):
         yield {
             "kind": "pending", "$seq": seq, "state": State(entry.kind).name.lower(), "member": entry.holder,
-            "token": entry.token, "until": entry.until or None, "count": entry.deliveries,
+            "token": entry.token_of(seq), "until": entry.until or None, "count": entry.deliveries,
             "first_ts": entry.first_ms, "last_ts": entry.last_ms,
         }  # fmt: skip
 

@@ -87,7 +87,11 @@ def make_console(*, stderr: bool) -> Console:
 
 
 def encode(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, Sequence) else str(value)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -29,13 +29,14 @@ from topics.format.layout import check_layout as _check_layout
 from topics.format.layout import parts_of as _parts
 from topics.format.layout import segment_fault as _segment_fault
 from topics.format.layout import wal_fault as _wal_fault
-from topics.format.leases import LeaseRow, pack_leases
+from topics.format.leases import pack_leases
 from topics.format.prepare import prepare
 from topics.format.render import AS_DELIVERY, AS_JOB, NODES_MAX, record_json
 from topics.format.segment import ENTRY, ENTRY_SIZE, HOLE
 from topics.format.staged import index_staged, restamp_staged, stage_frames
 from topics.format.walscan import find_frames, find_sync_marks, scan_wal
 from topics.model import limits
+from topics.model.leaserows import LeaseRow
 
 __all__ = [
     "SEGMENT_LAYOUT",

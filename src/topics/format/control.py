@@ -16,10 +16,10 @@ from typing import Final, Self
 import msgspec
 
 from topics.format.fields import BadBody, FieldReader, lp
-from topics.format.leases import LeaseRow
 from topics.format.marks import FileMark, Mark, MarkRow, PlainMark, SnapshotMark, SyncMark, decode_mark
 from topics.format.ops import pack_leases
 from topics.model import limits
+from topics.model.leaserows import LeaseRow
 
 __all__ = [
     "BadBody",
@@ -30,7 +30,6 @@ __all__ = [
     "HeadWatermark",
     "Lease",
     "LeaseEvent",
-    "LeaseRow",
     "LostRange",
     "LostReason",
     "Mark",

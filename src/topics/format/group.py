@@ -1,6 +1,8 @@
 """The body of a group frame: one thing that was done in a consumer group.
 
-    u8 event, lp group, lp member, u64 number, u64 lost, lp text, u32 n, n x (u64 seq, token, until, deliveries)
+    u8 event, lp group, lp member, u64 number, u64 lost, lp text, rows
+    rows = u32 n, n x (u64 seq, token, until, deliveries)
+         | u32 RUN + n, u64 seq, token, until, deliveries: n rows whose seqs and tokens count up from those of the first
 
     event      number                text           rows
     PUT        first position        config (JSON)
@@ -24,15 +26,21 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from topics.format.fields import BadBody, FieldReader, lp
-from topics.format.leases import LeaseRow
 from topics.format.ops import pack_leases
+from topics.model import limits
+from topics.model.leaserows import LeaseRow, LeaseRun
 
-GroupOpRow = LeaseRow
-"""(seq, token, until, deliveries)."""
+RUN: Final = 1 << 31
+
+_U8: Final = struct.Struct("<B")
+_U32: Final = struct.Struct("<I")
+_U64x2: Final = struct.Struct("<QQ")
 
 
 class GroupEvent(enum.IntEnum):
@@ -58,19 +66,23 @@ class GroupOp(msgspec.Struct, frozen=True):
     number: int = 0
     lost: int = 0
     text: bytes = b""
-    rows: tuple[GroupOpRow, ...] | list[GroupOpRow] = ()
+    rows: Sequence[LeaseRow] = ()
 
     def encode(self, shift: int = 0) -> bytes:
         """`shift` is added to every time of its rows but 0."""
+        rows, run = self.rows, 0
+        count = len(rows)
+        if count > 1 and isinstance(rows, LeaseRun):
+            rows, run = rows[:1], RUN
         return b"".join(
             (
-                struct.pack("<B", self.event),
+                _U8.pack(self.event),
                 lp(self.group.encode()),
                 lp(self.member.encode()),
-                struct.pack("<QQ", self.number, self.lost),
+                _U64x2.pack(self.number, self.lost),
                 lp(self.text),
-                struct.pack("<I", len(self.rows)),
-                pack_leases(self.rows, 0, shift),
+                _U32.pack(run + count),
+                pack_leases(rows, 0, shift),
             )
         )
 
@@ -81,7 +93,18 @@ class GroupOp(msgspec.Struct, frozen=True):
         if event > GroupEvent.KEPT:
             raise BadBody(f"group event {event} is unknown")
         group, member, number, lost, text = reader.text(), reader.text(), reader.u64(), reader.u64(), reader.lp()
-        flat = iter(reader.u64s(4 * reader.u32()))
-        rows = tuple(zip(flat, flat, flat, flat, strict=True))
+        rows = _read_run(reader, count - RUN) if (count := reader.u32()) >= RUN else _read_rows(reader, count)
         reader.finish()
         return cls(event, group, member, number, lost, text, rows)
+
+
+def _read_rows(reader: FieldReader, count: int) -> Sequence[LeaseRow]:
+    flat = iter(reader.u64s(4 * count))
+    return tuple(zip(flat, flat, flat, flat, strict=True))
+
+
+def _read_run(reader: FieldReader, count: int) -> LeaseRun:
+    seq, token, until, deliveries = reader.u64s(4)
+    if not 1 < count <= limits.GROUP_PENDING or max(seq, token) + count > 1 << 64:
+        raise BadBody(f"{count} rows from seq {seq} on are no run")
+    return LeaseRun(range(seq, seq + count), token, until, deliveries)

@@ -5,8 +5,8 @@ from topics.format.append_columns import ColumnBatch
 from topics.format.checksum import Buffer
 from topics.format.columns import Columns
 from topics.format.decode import Decoded
-from topics.format.leases import LeaseRow
 from topics.format.prepared import Prepared, WalScan
+from topics.model.leaserows import LeaseRow
 
 def xxh3_64(buf: Buffer) -> int: ...
 def compact_json(text: bytes, depth_max: int) -> bytes: ...

@@ -27,6 +27,7 @@ from topics.format.prepared import Prepared, WalScan
 from topics.format.values import encode, encode_value
 from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRecord
+from topics.model.leaserows import LeaseRun
 
 cdef extern from "xxhash.h" nogil:
     uint64_t XXH3_64bits(const void* data, size_t size)

@@ -236,15 +236,26 @@ cdef int render_frames(Render* r, Block* block) noexcept nogil:
 
 cdef uint64_t* held_of(object leases, Py_ssize_t count) except? NULL:
     """(token, deliveries) of rows (seq, token, until, deliveries): whoever gets this frees it."""
-    cdef list rows = list(leases)
+    cdef list rows
     cdef Py_ssize_t i
     cdef uint64_t* held
-    if len(rows) != count:
-        raise ValueError(f"{len(rows)} leases do not go with {count} records")
+    cdef uint64_t token_of_first, given
+    cdef bint is_run = isinstance(leases, LeaseRun)
+    if len(leases) != count:
+        raise ValueError(f"{len(leases)} leases do not go with {count} records")
     held = <uint64_t*>PyMem_RawRealloc(NULL, max(16 * count, 16))
     if held == NULL:
         raise MemoryError()
     try:
+        if is_run and count:
+            _seq, token, _until, deliveries = leases[count - 1]
+            held[2 * count - 2] = token
+            token_of_first, given = leases.token, deliveries
+            for i in range(count):
+                held[2 * i] = token_of_first + i
+                held[2 * i + 1] = given
+            return held
+        rows = list(leases)
         for i in range(count):
             _seq, token, _until, deliveries = rows[i]
             held[2 * i] = token

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-LeaseRow = tuple[int, int, int, int]
-"""(seq, lease_id, deadline, deliveries). A released one's deadline is when it may be claimed again, 0 = at once."""
+from topics.model.leaserows import LeaseRow
 
 
 def pack_leases(rows: Sequence[LeaseRow], start: int, shift: int) -> bytes:

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 
 from topics.model.errors import StaleGeneration
 from topics.model.group import GroupConfig
+from topics.model.leaserows import LeaseRow, LeaseRun
 from topics.rules.lease import Leases
 from topics.rules.lease_values import Extended, Released
-
-Row = tuple[int, int, int, int]
-"""(seq, token, until, deliveries)."""
 
 
 @dataclass(slots=True)
@@ -132,31 +130,32 @@ class Group:
         if not self.members:
             self.handed = 0
 
-    def apply_claimed(self, member: str, rows: Sequence[Row], position: int, lost: int, now_ms: int) -> None:
+    def apply_claimed(self, member: str, rows: Sequence[LeaseRow], position: int, lost: int, now_ms: int) -> None:
         counters = self.counters
         counters.delivered += len(rows)
-        counters.redelivered += len([row for row in rows if row[3] > 1])
+        if not isinstance(rows, LeaseRun) or rows.deliveries > 1:
+            counters.redelivered += len([row for row in rows if row[3] > 1])
         counters.lost += lost
         self.leases.apply_claimed(member, rows, now_ms, position)
 
-    def apply_released(self, rows: Iterable[Row], nacked: bool, now_ms: int) -> None:
+    def apply_released(self, rows: Iterable[LeaseRow], nacked: bool, now_ms: int) -> None:
         known = self.leases.entries
-        released = [Released(*row) for row in rows if (entry := known.get(row[0])) and entry.token == row[1]]
+        released = [Released(*row) for row in rows if (entry := known.get(row[0])) and entry.token_of(row[0]) == row[1]]
         self.leases.apply_released(released, now_ms)
         if nacked:
             self.counters.nacked += len(released)
 
-    def apply_extended(self, rows: Iterable[Row], now_ms: int) -> None:
+    def apply_extended(self, rows: Iterable[LeaseRow], now_ms: int) -> None:
         self.leases.apply_extended([Extended(*row[:3]) for row in rows], now_ms)
 
-    def apply_settled(self, rows: Sequence[Row]) -> None:
-        self.counters.acked += self.leases.apply_settled(self._current(rows))
+    def apply_settled(self, rows: Sequence[LeaseRow]) -> None:
+        self.counters.acked += self.leases.apply_settled(self.leases.current(rows))
 
-    def apply_parked(self, rows: Sequence[Row]) -> None:
-        self.leases.apply_parked(self._current(rows))
+    def apply_parked(self, rows: Sequence[LeaseRow]) -> None:
+        self.leases.apply_parked(self.leases.current(rows))
 
-    def apply_dead(self, rows: Sequence[Row]) -> None:
-        self.counters.dead_lettered += self.leases.apply_settled(self._current(rows))
+    def apply_dead(self, rows: Sequence[LeaseRow]) -> None:
+        self.counters.dead_lettered += self.leases.apply_settled(self.leases.current(rows))
 
     def apply_committed(self, seq: int) -> None:
         self.leases.position = max(self.leases.position, seq)
@@ -164,11 +163,6 @@ class Group:
     def apply_sought(self, position: int) -> None:
         self.leases.seek(position)
         self.handed = 0
-
-    def _current(self, rows: Sequence[Row]) -> list[int]:
-        """Those whose last lease is the one that is named: after a seek, say, it is another one's."""
-        known = self.leases.entries.get
-        return [seq for seq, token, _, _ in rows if (entry := known(seq)) is not None and entry.token == token]
 
     def restart(self, then_ms: int, now_ms: int, keep_leases: bool, there: Callable[[int], bool], head: int) -> None:
         """What was found on disk becomes what this process goes on with. Members get a fresh session."""

@@ -36,10 +36,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import islice, repeat
+from itertools import groupby, islice, repeat
 from typing import Final
 
 from topics.model.job import Why
+from topics.model.leaserows import LeaseRow, LeaseRun, as_run, in_a_row, is_twofold
+from topics.rules import share
 from topics.rules.lease_values import (
     DELAYED,
     LEASED,
@@ -48,14 +50,13 @@ from topics.rules.lease_values import (
     Ask,
     Cut,
     Deal,
+    Ended,
     Entry,
     Extended,
     Grant,
     Released,
-    Row,
     over_at,
 )
-from topics.rules.share import share
 from topics.rules.spans import Spans
 
 SPENT_MAX: Final = 1000
@@ -105,7 +106,7 @@ class Leases:
                 if entry is None or seq in self._in_hand or over_at(entry) != at:
                     continue
                 if entry.kind == LEASED:
-                    expired.append((seq, entry.token))
+                    expired.append((seq, entry.token_of(seq)))
                 self._put(seq, entry._replace(kind=READY, until=0))
         return expired
 
@@ -113,7 +114,8 @@ class Leases:
         """Hand out what there is. `fresh` yields seqs from `position` on, ascending, that may be handed out; entries
         among them are passed over. Sets `position` behind the last one taken. `in_turn`: whoever asks first gets all
         it asks for before the next gets anything, as if each had come by itself."""
-        total = sum(ask.most for ask in asks)
+        most = [ask.most for ask in asks]
+        total = sum(most)
         picked: list[Grant] = []
         spent: list[int] = []
         entries, ready, in_hand, begun = self.entries, self._ready, self._in_hand, self._begun
@@ -134,11 +136,20 @@ class Leases:
                 seqs = [seq for seq in seqs if seq not in entries and seq not in begun]
             begun.update(dict.fromkeys(seqs))
             picked += map(_new, repeat(Grant), zip(seqs, repeat(1)))
-        hands = _in_turn(picked, asks) if in_turn else _round_robin(picked, asks)
+        hands = share.in_turn(picked, most) if in_turn else share.round_robin(picked, most)
         if again:
             for hand in hands:
                 hand.sort()
         return Deal(hands, spent)
+
+    def begin(self, seqs: range) -> bool:
+        """Hand out all of these, which follow the position and are live, whoever gets them. False = there is none, or
+        somebody has one of them, or had it: `deal` has to choose."""
+        if not seqs or not (self.entries.keys().isdisjoint(seqs) and self._begun.keys().isdisjoint(seqs)):
+            return False
+        self._begun.update(dict.fromkeys(seqs))
+        self.position = seqs.stop
+        return True
 
     def deal_idle(
         self, ask: Ask, now_ms: int, min_idle_ms: int, seqs: Iterable[int] | None = None, max_deliveries: int = 0
@@ -179,23 +190,44 @@ class Leases:
             return "member"
         if entry.kind != LEASED or now_ms > entry.until:
             return "expired"
-        return "token" if token is not None and token != entry.token else None
+        return "token" if token is not None and token != entry.token_of(seq) else None
 
     def holds_all(self, holder: str, seqs: Sequence[int], tokens: Sequence[int | None]) -> bool:
         """True if `holder` may act on each of them, by these tokens, and nothing is under way for any. Only after a
         sweep of the same moment: what it left to a holder has not run out, unless it is in hand."""
         mine = self._holders.get(holder)
-        if mine is None or not mine.issuperset(seqs) or not self._in_hand.keys().isdisjoint(seqs):
+        if mine is None or not mine.issuperset(seqs):
             return False
-        if len(set(seqs)) < len(seqs):
+        if (self._in_hand and not self._in_hand.keys().isdisjoint(seqs)) or is_twofold(seqs):
             return False
         if tokens.count(None) == len(seqs):
             return True
-        known = [entry.token for entry in map(self.entries.__getitem__, seqs)]
+        known = [row[1] for row in self.rows(seqs)]
         return tokens == known or all(given in (None, token) for given, token in zip(tokens, known, strict=True))
 
+    def rows(self, seqs: Sequence[int], until: int = 0) -> Sequence[LeaseRow]:
+        """What the log says of those that have an entry: a run where one call got them all."""
+        seqs = in_a_row(seqs)
+        known = list(map(self.entries.get, seqs))
+        if isinstance(seqs, range) and known and (one := known[0]) is not None and known.count(one) == len(known):
+            return LeaseRun(seqs, one.token_of(seqs.start), until, one.deliveries)
+        return [
+            (seq, entry.token_of(seq), until, entry.deliveries)
+            for seq, entry in zip(seqs, known, strict=True)
+            if entry is not None
+        ]
+
+    def current(self, rows: Sequence[LeaseRow]) -> Sequence[int]:
+        """Those whose last lease is the one that is named: after a seek, say, it is another one's."""
+        if isinstance(rows, LeaseRun):
+            known = self.rows(rows.seqs)
+            if isinstance(known, LeaseRun) and known.token == rows.token:
+                return rows.seqs
+        known_to = self.entries.get
+        return [row[0] for row in rows if (entry := known_to(row[0])) and entry.token_of(row[0]) == row[1]]
+
     def is_leased(self, seq: int, token: int) -> bool:
-        return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token == token
+        return (entry := self.entries.get(seq)) is not None and entry.kind == LEASED and entry.token_of(seq) == token
 
     def under_way(self, seq: int) -> object | None:
         """What the leased record is in hand for: its outcome decides what `judge` will say."""
@@ -207,18 +239,20 @@ class Leases:
     def held_by(self, holder: str) -> list[tuple[int, int]]:
         """(seq, token) of the leases of `holder` that nothing else is under way for."""
         mine = self._holders.get(holder, ())
-        return [(seq, self.entries[seq].token) for seq in sorted(mine) if seq not in self._in_hand]
+        return [(seq, self.entries[seq].token_of(seq)) for seq in sorted(mine) if seq not in self._in_hand]
 
     def in_flight(self, holder: str) -> int:
         return len(self._holders.get(holder, ()))
 
     def hold(self, seqs: Sequence[int], what: object) -> None:
         entries = self.entries
-        fresh = seqs if entries.keys().isdisjoint(seqs) else [seq for seq in seqs if seq not in entries]
-        if fresh:
-            self._begun.update(dict.fromkeys(fresh, what))
-        if len(fresh) < len(seqs):
-            self._in_hand.update(dict.fromkeys([seq for seq in seqs if seq in entries] if fresh else seqs, what))
+        if all(map(entries.__contains__, seqs)):
+            self._in_hand.update(dict.fromkeys(seqs, what))
+        elif entries.keys().isdisjoint(seqs):
+            self._begun.update(dict.fromkeys(seqs, what))
+        else:
+            for seq in seqs:
+                (self._in_hand if seq in entries else self._begun)[seq] = what
 
     def give_back(self, seqs: Iterable[int], now_ms: int) -> None:
         """Nothing came of it: each is again what it was. A fresh one is READY, for the position has passed it."""
@@ -226,7 +260,7 @@ class Leases:
             if seq in self._in_hand or seq in self._begun:
                 self._end(seq)
                 entry = self.entries.get(seq)
-                self._put(seq, entry if entry is not None else Entry(READY, "", 0, 0, 0, now_ms, now_ms))
+                self._put(seq, entry if entry is not None else _unheard(seq, now_ms))
 
     def _end(self, seq: int) -> None:
         """Of its being in hand."""
@@ -235,38 +269,36 @@ class Leases:
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
-    def apply_claimed(self, holder: str, rows: Sequence[Row], now_ms: int, position: int = 0) -> None:
-        """Leases begin; a row is a `Claimed`. `position` is where fresh seqs begin behind them, if the log says so."""
+    def apply_claimed(self, holder: str, rows: Sequence[LeaseRow], now_ms: int, position: int = 0) -> None:
+        """Leases begin. `position` is where fresh seqs begin behind them, if the log says so."""
         self.position = max(self.position, position)
-        if len(rows) < 2 or not self._begin_together(holder, rows, now_ms):
+        run = as_run(rows)
+        if not isinstance(run, LeaseRun) or not self._begin_run(holder, run, now_ms):
             for seq, token, until, deliveries in rows:
                 known = self.entries.get(seq)
-                if known is not None and known.token > token:
+                if known is not None and known.token_of(seq) > token:
                     continue
                 self._end(seq)
                 first_ms = known.first_ms if known is not None and known.deliveries else now_ms
-                self._put(seq, Entry(LEASED, holder, token, until, deliveries, first_ms, now_ms))
+                self._put(seq, Entry(LEASED, holder, token - seq, until, deliveries, first_ms, now_ms))
         self._clear_due()
 
-    def _begin_together(self, holder: str, rows: Sequence[Row], now_ms: int) -> bool:
-        """What `_put` would do for each; False if they are not consecutive and new, with one deadline."""
-        seqs, tokens, untils, deliveries = zip(*rows, strict=True)
-        first, end, until = seqs[0], seqs[0] + len(seqs), untils[0]
-        if seqs[-1] != end - 1 or seqs != tuple(range(first, end)) or untils.count(until) < len(untils):
-            return False
-        if not self.entries.keys().isdisjoint(seqs) or min(deliveries) < 1:
+    def _begin_run(self, holder: str, run: LeaseRun, now_ms: int) -> bool:
+        """What `_put` would do for each; False if somebody had one of them before."""
+        seqs = run.seqs
+        if run.deliveries < 1 or not self.entries.keys().isdisjoint(seqs):
             return False
         if self._begun:
             _exhaust(map(self._begun.pop, seqs, repeat(None)))
-        made = zip(repeat(LEASED), repeat(holder), tokens, untils, deliveries, repeat(now_ms), repeat(now_ms))
-        self.entries.update(zip(seqs, map(_new, repeat(Entry), made), strict=True))
+        entry = Entry(LEASED, holder, run.token - seqs.start, run.until, run.deliveries, now_ms, now_ms)
+        self.entries.update(dict.fromkeys(seqs, entry))
         self.tally[LEASED] += len(seqs)
         self._holders.setdefault(holder, set()).update(seqs)
-        self._due.push(until + 1, first, end)
+        self._due.push(run.until + 1, seqs.start, seqs.stop)
         if self._low is not None:
-            self._low.push(0, first, end)
+            self._low.push(0, seqs.start, seqs.stop)
         if self._idle is not None:
-            self._idle.push(now_ms, first, end)
+            self._idle.push(now_ms, seqs.start, seqs.stop)
         return True
 
     def apply_released(self, rows: Iterable[Released], now_ms: int) -> None:
@@ -274,8 +306,8 @@ class Leases:
         for seq, token, ready_at, deliveries in rows:
             known = self.entries.get(seq)
             if known is None and not token:
-                known = Entry(READY, "", 0, 0, 0, now_ms, now_ms)
-            if known is None or known.token != token:
+                known = _unheard(seq, now_ms)
+            if known is None or known.token_of(seq) != token:
                 continue
             self._end(seq)
             kind = DELAYED if ready_at > now_ms else READY
@@ -285,7 +317,7 @@ class Leases:
     def apply_extended(self, rows: Iterable[Extended], now_ms: int) -> None:
         for seq, token, until in rows:
             known = self.entries.get(seq)
-            if known is not None and known.token == token:
+            if known is not None and known.token_of(seq) == token:
                 self._end(seq)
                 self._put(seq, known._replace(kind=LEASED, until=until, last_ms=now_ms))
 
@@ -298,9 +330,9 @@ class Leases:
 
     def apply_settled(self, seqs: Sequence[int]) -> int:
         """They are done with. Returns how many were not so before."""
-        return len(self.drop(seqs))
+        return sum(len(ended) for ended, _ in self.drop(seqs))
 
-    def forget(self, first: int, last: int) -> list[tuple[int, Entry]]:
+    def forget(self, first: int, last: int) -> list[Ended]:
         """The records first..last are gone: so is all that was pending on them, which is returned."""
         seqs: Sequence[int] = range(first, last + 1)
         if last - first + 1 > len(self.entries) + len(self._begun):
@@ -318,7 +350,7 @@ class Leases:
         if known is not None:
             self.tally[known.kind] -= 1
             if known.kind == LEASED:
-                self._unhold(seq, known.holder)
+                self._unhold((seq,), known.holder)
         elif self._low is not None:
             self._low.push(0, seq, seq + 1)
         self.entries[seq] = entry
@@ -341,35 +373,25 @@ class Leases:
         if len(self._due) > 2 * (self.tally[LEASED] + self.tally[DELAYED]) + SLACK:
             self._due = self._all_due()
 
-    def drop(self, seqs: Sequence[int]) -> list[tuple[int, Entry]]:
+    def drop(self, seqs: Sequence[int]) -> list[Ended]:
         """Whatever was pending on these ends; it is returned."""
-        entries, in_hand, begun, tally = self.entries, self._in_hand, self._begun, self.tally
-        first = entries.get(seqs[0]) if seqs else None
-        mine = self._holders.get(first.holder) if first is not None else None
-        if first is not None and mine is not None and mine.issuperset(seqs) and len(set(seqs)) == len(seqs):
-            # As a rule somebody settles what he holds.
-            mine.difference_update(seqs)
-            if not mine:
-                del self._holders[first.holder]
-            tally[LEASED] -= len(seqs)
-            _exhaust(map(in_hand.pop, seqs, repeat(None)))
-            return list(zip(seqs, map(entries.pop, seqs), strict=True))
-        dropped = []
-        for seq in seqs:
-            known = entries.pop(seq, None)
-            if known is None:
-                begun.pop(seq, None)
+        entries, dropped = self.entries, list[Ended]()
+        for entry, same in groupby(seqs if isinstance(seqs, range) else dict.fromkeys(seqs), entries.get):
+            ended = list(same)
+            if entry is None:
+                _exhaust(map(self._begun.pop, ended, repeat(None)))
                 continue
-            in_hand.pop(seq, None)
-            tally[known.kind] -= 1
-            if known.kind == LEASED:
-                self._unhold(seq, known.holder)
-            dropped.append((seq, known))
+            _exhaust(map(entries.__delitem__, ended))
+            _exhaust(map(self._in_hand.pop, ended, repeat(None)))
+            self.tally[entry.kind] -= len(ended)
+            if entry.kind == LEASED:
+                self._unhold(ended, entry.holder)
+            dropped.append((ended, entry))
         return dropped
 
-    def _unhold(self, seq: int, holder: str) -> None:
+    def _unhold(self, seqs: Sequence[int], holder: str) -> None:
         mine = self._holders[holder]
-        mine.discard(seq)
+        mine.difference_update(seqs)
         if not mine:
             del self._holders[holder]
 
@@ -446,7 +468,7 @@ class Leases:
             elif kind in (LEASED, DELAYED):
                 until = now_ms + min(until - then_ms, FAR_MS)
             first_ms, last_ms = (now_ms - max(then_ms - at, 0) for at in (entry.first_ms, entry.last_ms))
-            entries[seq] = Entry(kind, entry.holder, entry.token, until, entry.deliveries, first_ms, last_ms)
+            entries[seq] = Entry(kind, entry.holder, entry.ahead, until, entry.deliveries, first_ms, last_ms)
         self._adopt(entries, self.position)
 
     def keep(self, entries: dict[int, Entry]) -> None:
@@ -471,15 +493,6 @@ class Leases:
         return Spans((over_at(entry), seq) for seq, entry in self.entries.items() if entry.kind in (LEASED, DELAYED))
 
 
-def _in_turn(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
-    rest = iter(picked)
-    return [list(islice(rest, ask.most)) for ask in asks]
-
-
-def _round_robin(picked: list[Grant], asks: Sequence[Ask]) -> list[list[Grant]]:
-    if len(asks) == 1:
-        return [picked]
-    grants: list[list[Grant]] = [[] for _ in asks]
-    for grant, owner in zip(picked, share(len(picked), [ask.most for ask in asks]), strict=True):
-        grants[owner].append(grant)
-    return grants
+def _unheard(seq: int, now_ms: int) -> Entry:
+    """Of a record that nobody was given yet."""
+    return Entry(READY, "", -seq, 0, 0, now_ms, now_ms)

@@ -34,8 +34,8 @@ def pack(cut: Cut, shift_ms: int) -> Packed:
     while part := list(islice(items, _SLICE)):
         rows = [
             (
-                seq, entry.token, _shifted(entry.until, shift_ms), entry.first_ms + shift_ms, entry.last_ms + shift_ms,
-                entry.deliveries, holders.setdefault(entry.holder, len(holders)), entry.kind,
+                seq, entry.token_of(seq), _shifted(entry.until, shift_ms), entry.first_ms + shift_ms,
+                entry.last_ms + shift_ms, entry.deliveries, holders.setdefault(entry.holder, len(holders)), entry.kind,
             )
             for seq, entry in part
         ]  # fmt: skip
@@ -60,7 +60,7 @@ def unpack(packed: Packed) -> Leases:
     for seq, token, until, first_ms, last_ms, deliveries, holder, kind in zip(*columns, strict=True):
         if holder >= len(packed.holders) or kind > 3:
             raise ValueError(f"the row of seq {seq} names what is not there")
-        entries[seq] = Entry(kind, packed.holders[holder], token, until, deliveries, first_ms, last_ms)
+        entries[seq] = Entry(kind, packed.holders[holder], token - seq, until, deliveries, first_ms, last_ms)
     leases.keep(entries)
     return leases
 

@@ -19,13 +19,14 @@ READY, LEASED, DELAYED, PARKED = (int(kind) for kind in Kind)
 
 
 class Entry(NamedTuple):
-    """Never changed, only replaced: so a copy of all entries is a copy of one dict."""
+    """Never changed, only replaced: so a copy of all entries is a copy of one dict, and records that were handed out
+    together share one."""
 
     kind: int
     holder: str
     """Who has it, or had it last."""
-    token: int
-    """Of the last lease, 0 = none yet. Later leases have greater ones."""
+    ahead: int
+    """By how much the token of the last lease exceeds the seq; token 0 = none yet. Later leases have greater ones."""
     until: int
     """LEASED: the last ms of the lease. DELAYED: the first ms at which it may be handed out."""
     deliveries: int
@@ -33,6 +34,13 @@ class Entry(NamedTuple):
     first_ms: int
     last_ms: int
     """First time it was handed out; last time that, or that the lease was extended."""
+
+    def token_of(self, seq: int) -> int:
+        return self.ahead + seq
+
+
+Ended = tuple[list[int], Entry]
+"""Seqs, and the entry that each of them had."""
 
 
 class Ask(NamedTuple):
@@ -62,9 +70,6 @@ class Claimed(NamedTuple):
     token: int
     until: int
     deliveries: int
-
-
-Row = tuple[int, int, int, int]
 
 
 class Released(NamedTuple):

@@ -37,15 +37,13 @@ class Spans:
         heap = self._heap
         while heap:
             number, first, end = heap[0]
-            seq = first
-            while seq < end and seq not in seqs:
-                seq += 1
+            seq = next(filter(seqs.__contains__, range(first, end)), None)
             if seq == first:
                 return seq
-            if seq < end:
-                heapreplace(heap, (number, seq, end))
-            else:
+            if seq is None:
                 heappop(heap)
+            else:
+                heapreplace(heap, (number, seq, end))
         return None
 
     def first(self, counts: Callable[[int, int], bool]) -> tuple[int, int] | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topics.format.control import Selector
-from topics.format.group import GroupOpRow
+from topics.model.leaserows import LeaseRow, LeaseRun
 from topics.model.record import Gap
 from topics.rules.gap import floor_gap
 from topics.rules.group import Group
-from topics.rules.lease_values import READY, Ask, Deal, Grant
+from topics.rules.lease_values import READY, Ask, Deal
 from topics.storage.alive import live_runs
 from topics.storage.grouping import Place, check, order_claimed, order_parked
 from topics.storage.leasing import Now, reserve_tokens, rows_of_grants
@@ -39,7 +39,7 @@ class Matches:
 
 @dataclass(slots=True)
 class Fetched:
-    rows: list[GroupOpRow] = field(default_factory=list)
+    rows: Sequence[LeaseRow] = ()
     """Ascending by seq; times are monotonic. In stream mode only the seqs say something."""
     spent: list[int] = field(default_factory=list)
     """In hand, on their way to the dead letters: whoever gets this sees to it that they leave it."""
@@ -96,10 +96,15 @@ def order_fetch(
             leases.position = gap.gap_to + 1
             fetched.gap = gap
         seqs, through = left.choose(min(left.records, room), leases.position, end, matches)
-        deals.append(leases.deal([ask._replace(most=len(seqs))], iter(seqs)))
+        if not deals and isinstance(seqs, range) and leases.begin(seqs):
+            fetched.rows = LeaseRun(seqs, topic.tokens.take(len(seqs)), now.ms + ask.lease_ms, 1)
+        else:
+            deals.append(leases.deal([ask._replace(most=len(seqs))], iter(seqs)))
         leases.position = max(leases.position, through + 1)
-    grants = deals[0].grants[0] if len(deals) == 1 else sorted(grant for deal in deals for grant in deal.grants[0])
-    _finish(place, ask, grants, [seq for deal in deals for seq in deal.spent], began, fetched, now)
+    if deals:
+        grants = deals[0].grants[0] if len(deals) == 1 else sorted(grant for deal in deals for grant in deal.grants[0])
+        fetched.rows = rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms)
+    _finish(place, ask, [seq for deal in deals for seq in deal.spent], began, fetched, now)
     return fetched
 
 
@@ -109,15 +114,13 @@ def order_idle_claim(place: Place, ask: Ask, min_idle_ms: int, seqs: Sequence[in
     reserve_tokens(place.topic, place.shard, now, ask.most)
     leases = place.group.leases
     deal = leases.deal_idle(ask, now.ms, min_idle_ms, seqs, place.group.config.max_deliveries)
-    fetched = Fetched()
-    _finish(place, ask, deal.grants[0], deal.spent, leases.position, fetched, now)
+    grants = deal.grants[0]
+    fetched = Fetched(rows_of_grants(grants, place.topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
+    _finish(place, ask, deal.spent, leases.position, fetched, now)
     return fetched
 
 
-def _finish(
-    place: Place, ask: Ask, grants: list[Grant], spent: list[int], began: int, fetched: Fetched, now: Now
-) -> None:
-    fetched.rows = rows_of_grants(grants, place.topic.tokens.take(len(grants)), now.ms + ask.lease_ms)
+def _finish(place: Place, ask: Ask, spent: list[int], began: int, fetched: Fetched, now: Now) -> None:
     fetched.moved = place.group.leases.position > began
     if spent and place.group.config.dead_letter is None:
         fetched.submission = order_parked(place, spent, now)
@@ -187,12 +190,12 @@ class _Budget:
         self.used = self.used or taken > 0
         return taken
 
-    def choose(self, most: int, first: int, end: int, matches: Matches | None) -> tuple[list[int], int]:
+    def choose(self, most: int, first: int, end: int, matches: Matches | None) -> tuple[Sequence[int], int]:
         """Live seqs from `first` on that may be handed out, and how far that is all of them."""
         topic = self.topic
         end = _sure_end(topic, first, end)
         if matches is None:
-            seqs = _live(topic, first, end, most)
+            seqs: Sequence[int] = _live(topic, first, end, most)
             through = end - 1 if len(seqs) < most else 0
         else:
             there = [seq for seq in matches.seqs if first <= seq < end]
@@ -230,10 +233,14 @@ def coming_end(topic: Topic, cursor: int) -> Submission | None:
     return None
 
 
-def _live(topic: Topic, first: int, end: int, most: int) -> list[int]:
-    """Up to `most` live seqs of first..end-1, those whose end is ordered left out."""
+def _live(topic: Topic, first: int, end: int, most: int) -> Sequence[int]:
+    """Up to `most` live seqs of first..end-1, those whose end is ordered left out; a range where nothing lies between
+    them."""
     overlay = topic.ordered.overlay
-    seq = first
+    seq = topic.dead.next_live(first, end)
+    row = range(seq, min(seq + most, end))
+    if not row or topic.gone_mask(seq, len(row), overlay) is None:
+        return row
     seqs: list[int] = []
     while len(seqs) < most and (seq := topic.dead.next_live(seq, end)) < end:
         last = min(seq + max(most - len(seqs), _CHUNK_MIN), end) - 1

@@ -14,12 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from topics.format.frame import DURABLE
-from topics.format.group import GroupEvent, GroupOp, GroupOpRow
+from topics.format.group import GroupEvent, GroupOp
 from topics.model import limits
 from topics.model.config import Durability
 from topics.model.errors import GroupExists, GroupNotFound, InvalidRequest, Throttled, TopicsError
 from topics.model.group import GroupConfig
 from topics.model.job import Why
+from topics.model.leaserows import LeaseRow, seqs_of
 from topics.rules.group import Group
 from topics.rules.lease_values import PARKED, Ask
 from topics.storage.group import Groups
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class GroupVerdict:
-    done: list[int] = field(default_factory=list)
+    done: Sequence[int] = ()
     stale: list[int] = field(default_factory=list)
     why: dict[int, Why] = field(default_factory=dict)
     submission: Submission | None = None
@@ -245,7 +246,7 @@ def judge(
     parked record is anybody's."""
     leases, head = place.group.leases, place.topic.head
     if leases.holds_all(member, seqs, tokens):
-        return GroupVerdict(list(seqs))
+        return GroupVerdict(seqs)
     under_way = leases.under_way
     for seq in seqs:
         if seq > head:
@@ -254,7 +255,7 @@ def judge(
         if waiting is not None and isinstance(waiting, Submission):
             raise WaitFirst(waiting)
     verdict = GroupVerdict()
-    done = verdict.done
+    done: list[int] = []
     entries = leases.entries
     for seq, token in zip(seqs, tokens, strict=True):
         why = leases.judge(seq, member, token, now.ms)
@@ -265,8 +266,7 @@ def judge(
         else:
             verdict.stale.append(seq)
             verdict.why[seq] = why
-    if len(set(done)) < len(done):
-        verdict.done = list(dict.fromkeys(done))
+    verdict.done = list(dict.fromkeys(done))
     return verdict
 
 
@@ -297,7 +297,7 @@ def order_ack(
         known = {*seqs}
         more = [seq for seq in in_ranges(place, ranges) if seq not in known]
         also = judge(place, member, more, [None] * len(more), now)
-        verdict.done += also.done
+        verdict.done = [*verdict.done, *also.done]
         verdict.stale += also.stale
         verdict.why.update(also.why)
     if verdict.done:
@@ -308,7 +308,7 @@ def order_ack(
 def order_settled(place: Place, member: str, seqs: Sequence[int], now: Now) -> Submission | None:
     """Of records that were judged."""
     check(place.topic, place.shard)
-    op = GroupOp(GroupEvent.SETTLED, place.group.name, member, rows=rows_of(place.group, seqs))
+    op = GroupOp(GroupEvent.SETTLED, place.group.name, member, rows=place.group.leases.rows(seqs))
     return order_op(place, op, now, settles(place.topic))
 
 
@@ -326,12 +326,12 @@ def order_nack(
         check(place.topic, place.shard)
         entries = place.group.leases.entries
         until = now.ms + delay_ms if delay_ms else 0
-        rows: list[GroupOpRow] = []
+        rows: list[LeaseRow] = []
         for seq in verdict.done:
             entry = entries[seq]
             # Freed, a parked one begins to count anew: it would be parked again at once.
             left = 0 if entry.kind == PARKED else entry.deliveries - (not count)
-            rows.append((seq, entry.token, until, left))
+            rows.append((seq, entry.token_of(seq), until, left))
         op = GroupOp(GroupEvent.RELEASED, place.group.name, member, 1, rows=rows)
         verdict.submission = order_op(place, op, now, False)
     return verdict
@@ -348,7 +348,7 @@ def order_extend(
     verdict = judge(place, member, seqs, tokens, now)
     if verdict.done:
         check(place.topic, place.shard)
-        rows = rows_of(place.group, verdict.done, now.ms + visibility_ms)
+        rows = place.group.leases.rows(verdict.done, now.ms + visibility_ms)
         op = GroupOp(GroupEvent.EXTENDED, place.group.name, member, rows=rows)
         verdict.submission = order_op(place, op, now, holds(place.topic))
     return verdict
@@ -368,29 +368,24 @@ def order_commit(place: Place, seq: int, now: Now) -> Submission | None:
 def order_parked(place: Place, seqs: Sequence[int], now: Now) -> Submission | None:
     """Nobody gets them until somebody frees them."""
     check(place.topic, place.shard)
-    op = GroupOp(GroupEvent.PARKED, place.group.name, rows=rows_of(place.group, seqs))
+    op = GroupOp(GroupEvent.PARKED, place.group.name, rows=place.group.leases.rows(seqs))
     return order_op(place, op, now, settles(place.topic))
 
 
 def order_dead(place: Place, seqs: Sequence[int], now: Now) -> Submission | None:
     """They are among the dead letters, durable: here they end, and are counted."""
-    rows = rows_of(place.group, sorted(seqs))
+    rows = place.group.leases.rows(sorted(seqs))
     if not rows:
         return None
     check(place.topic, place.shard)
     return order_op(place, GroupOp(GroupEvent.DEAD, place.group.name, rows=rows), now, settles(place.topic))
 
 
-def order_claimed(place: Place, ask: Ask, rows: list[GroupOpRow], lost: int, now: Now) -> Submission | None:
+def order_claimed(place: Place, ask: Ask, rows: Sequence[LeaseRow], lost: int, now: Now) -> Submission | None:
     """Leases begin, and the cursor moves."""
     position = place.group.leases.position
     op = GroupOp(GroupEvent.CLAIMED, place.group.name, ask.holder, position, lost, rows=rows)
     return order_op(place, op, now, holds(place.topic), detached=not rows)
-
-
-def rows_of(group: Group, seqs: Sequence[int], until: int = 0) -> list[GroupOpRow]:
-    entries = group.leases.entries
-    return [(seq, entry.token, until, entry.deliveries) for seq in seqs if (entry := entries.get(seq)) is not None]
 
 
 # -- the submissions ---------------------------------------------------------------------------------------------------
@@ -401,7 +396,7 @@ def order_op(place: Place, op: GroupOp, now: Now, sync: bool, detached: bool = F
     if topic.ordered.config.commit_class == Durability.EPHEMERAL:
         topic.apply_group(op, now.ms)
         return None
-    seqs = [row[0] for row in op.rows]
+    seqs = seqs_of(op.rows)
 
     def fail() -> None:
         leases.give_back(seqs, now.ms)

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topics.format.control import Delete, LeaseEvent, LeaseRow, TokenWatermark
+from topics.format.control import Delete, LeaseEvent, TokenWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.prepared import Prepared
 from topics.model.config import Durability
 from topics.model.errors import InvalidRecord, TopicsError
 from topics.model.job import Why
-from topics.rules.lease_values import Ask, Grant
+from topics.model.leaserows import LeaseRow, LeaseRun, seqs_of
+from topics.rules.lease_values import READY, Ask, Grant
 from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
 from topics.storage.effect import Effect
@@ -38,7 +39,7 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class Claims:
-    hands: list[list[LeaseRow]]
+    hands: list[Sequence[LeaseRow]]
     """Per ask, ascending by seq."""
     spent: list[int]
     """In hand: whoever gets this sees to it that they leave it."""
@@ -71,10 +72,14 @@ def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now, in_tu
     wanted = sum(ask.most for ask in asks)
     reserve_tokens(topic, shard, now, wanted)
     most = config.max_deliveries if config.dead_letter is not None else 0
-    deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position, wanted), most, in_turn)
-    claims = Claims([], deal.spent)
-    for ask, grants in zip(asks, deal.grants, strict=True):
-        claims.hands.append(rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
+    claims = None
+    if (in_turn or len(asks) == 1) and not queue.leases.tally[READY]:
+        claims = _claim_fresh(topic, asks, wanted, now)
+    if claims is None:
+        deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position, wanted), most, in_turn)
+        claims = Claims([], deal.spent)
+        for ask, grants in zip(asks, deal.grants, strict=True):
+            claims.hands.append(rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
     events = [(ask.holder, rows) for ask, rows in zip(asks, claims.hands, strict=True) if rows]
     sync = config.leases_durable and config.commit_class == Durability.FSYNC
     claims.submission = _order_event(topic, shard, LeaseEvent.CLAIMED, events, now, sync)
@@ -84,6 +89,21 @@ def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now, in_tu
 def rows_of_grants(grants: Sequence[Grant], token: int, until: int) -> list[LeaseRow]:
     """With tokens from `token` on."""
     return [(seq, number, until, count) for number, (seq, count) in enumerate(grants, token)]
+
+
+def _claim_fresh(topic: Topic, asks: Sequence[Ask], wanted: int, now: Now) -> Claims | None:
+    """Deal in turn where all that are wanted follow each other; None where it is not as simple as that."""
+    leases = queue_of(topic).leases
+    first = topic.dead.next_live(leases.position, topic.head + 1)
+    seqs = range(first, min(first + wanted, topic.head + 1))
+    if not seqs or topic.gone_mask(first, len(seqs), topic.ordered.overlay) is not None or not leases.begin(seqs):
+        return None
+    claims, token, at = Claims([], []), topic.tokens.take(len(seqs)), 0
+    for ask in asks:
+        mine = seqs[at : at + ask.most]
+        claims.hands.append(LeaseRun(mine, token + at, now.ms + ask.lease_ms, 1))
+        at += len(mine)
+    return claims
 
 
 def fresh_seqs(topic: Topic, start: int, wanted: int) -> Iterator[int]:
@@ -163,7 +183,7 @@ def order_nack(
 ) -> Verdict:
     verdict = _judge(topic, shard, node, seqs, tokens, now)
     queue = queue_of(topic)
-    rows = _rows(queue, verdict.done, now.ms + delay_ms if delay_ms else 0)
+    rows = queue.leases.rows(verdict.done, now.ms + delay_ms if delay_ms else 0)
     if rows:
         _check(topic, shard)
         verdict.submission = _order_event(topic, shard, LeaseEvent.RELEASED, [(node, rows)], now, False)
@@ -177,7 +197,7 @@ def order_extend(
     verdict = _judge(topic, shard, node, seqs, tokens, now)
     queue, config = queue_of(topic), topic.ordered.config
     until = now.ms + lease_ms
-    rows = _rows(queue, verdict.done, until)
+    rows = queue.leases.rows(verdict.done, until)
     if rows:
         _check(topic, shard)
         sync = config.leases_durable and config.commit_class == Durability.FSYNC
@@ -192,7 +212,7 @@ def order_release(topic: Topic, shard: Shard, held: Sequence[tuple[int, int]], n
     """Give up leases, by (seq, token), whoever holds them; those that ended meanwhile are passed over."""
     queue = queue_of(topic)
     mine = [seq for seq, token in held if queue.leases.is_leased(seq, token) and queue.leases.under_way(seq) is None]
-    rows = _rows(queue, mine, 0)
+    rows = queue.leases.rows(mine, 0)
     queue.settle_gone(seq for seq, _ in held)
     if not rows:
         return None
@@ -225,18 +245,13 @@ def _judge(
     return verdict
 
 
-def _rows(queue: Queue, seqs: Sequence[int], until: int) -> list[LeaseRow]:
-    entries = queue.leases.entries
-    return [(seq, entries[seq].token, until, entries[seq].deliveries) for seq in seqs if seq in entries]
-
-
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
 def order_dead(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> Submission | None:
     """They are among the dead letters, durable: here they end, and are counted."""
     queue = queue_of(topic)
-    rows = _rows(queue, sorted(seqs), 0)
+    rows = queue.leases.rows(sorted(seqs), 0)
     if not rows:  # deleted meanwhile
         return None
     _check(topic, shard)
@@ -246,7 +261,7 @@ def order_dead(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> Sub
 def order_revival(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> Submission | None:
     """Their way to the dead letters failed: they are claimable again, and begin to count anew."""
     queue = queue_of(topic)
-    rows = [(seq, token, 0, 0) for seq, token, _, _ in _rows(queue, seqs, 0)]
+    rows = [(seq, token, 0, 0) for seq, token, _, _ in queue.leases.rows(seqs, 0)]
     if not rows:
         return None
     try:
@@ -268,13 +283,13 @@ def _check(topic: Topic, shard: Shard) -> None:
 
 
 def _order_event(
-    topic: Topic, shard: Shard, event: LeaseEvent, events: list[tuple[str, list[LeaseRow]]], now: Now, sync: bool
+    topic: Topic, shard: Shard, event: LeaseEvent, events: list[tuple[str, Sequence[LeaseRow]]], now: Now, sync: bool
 ) -> Submission | None:
     """(node, rows) each, in one submission."""
     if not events:
         return None
     queue = queue_of(topic)
-    seqs = [row[0] for _, rows in events for row in rows]
+    seqs = [seq for _, rows in events for seq in seqs_of(rows)]
     if topic.ordered.config.commit_class == Durability.EPHEMERAL:
         for node, rows in events:
             topic.apply_lease(event, node, rows, now.ms)
@@ -299,7 +314,9 @@ def _order_event(
     return shard.submit(submission)
 
 
-def _order_end(topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: list[LeaseRow] | None) -> Submission | None:
+def _order_end(
+    topic: Topic, shard: Shard, seqs: list[int], now: Now, dead: Sequence[LeaseRow] | None
+) -> Submission | None:
     """One Delete frame of all of them; in front of it, for dead letters, the event that counts them."""
     queue, ordered = queue_of(topic), topic.ordered
     ranges = tuple(runs_of(seqs))

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topics.format.control import Lease, LeaseEvent, LeaseRow
+from topics.format.control import Lease, LeaseEvent
 from topics.format.frame import Kind, encode_frame
 from topics.format.snapshot import QueueRow
 from topics.model.job import Why
+from topics.model.leaserows import LeaseRow
 from topics.rules.lease import Leases
 from topics.rules.lease_columns import Packed, pack, unpack
-from topics.rules.lease_values import LEASED, Cut, Entry, Extended, Released
+from topics.rules.lease_values import LEASED, Cut, Ended, Entry, Extended, Released
 from topics.storage.dead import DeadSet
 
 _GONE_SLACK = 1024
@@ -58,8 +59,7 @@ class Queue:
         elif event == LeaseEvent.EXTENDED:
             leases.apply_extended([Extended(*row[:3]) for row in rows], now_ms)
         elif event == LeaseEvent.ACKED:
-            known = leases.entries
-            leases.apply_settled([row[0] for row in rows if row[0] in known and known[row[0]].token == row[1]])
+            leases.apply_settled(leases.current(rows))
         else:
             self.dead_lettered += len(rows)
 
@@ -70,12 +70,12 @@ class Queue:
     def forget_all(self, seqs: Sequence[int]) -> None:
         self._remember_gone(self.leases.drop(seqs))
 
-    def _remember_gone(self, gone: Iterable[tuple[int, Entry]]) -> None:
+    def _remember_gone(self, gone: Iterable[Ended]) -> None:
         if self.acking:
             return
-        for seq, entry in gone:
+        for seqs, entry in gone:
             if entry.kind == LEASED:
-                self._gone[seq] = entry
+                self._gone.update(dict.fromkeys(seqs, entry))
 
     def restart(self, wall_ms: int, now_ms: int, keep_leases: bool, dead: DeadSet, head: int) -> list[LeaseRow]:
         """What was found on disk becomes what this process goes on with. Returns leases that were to survive and ran
@@ -105,7 +105,7 @@ class Queue:
             return self.leases.judge(seq, node, token, now_ms)
         if gone.holder != node or now_ms > gone.until or not gone.until:
             return "settled"
-        return "token" if token is not None and token != gone.token else None
+        return "token" if token is not None and token != gone.token_of(seq) else None
 
     @property
     def has_gone(self) -> bool:
@@ -144,10 +144,11 @@ class Queue:
         begun: dict[str, list[LeaseRow]] = {}
         over: list[LeaseRow] = []
         for seq, entry in sorted(self.leases.entries.items()):
-            if entry.token:
-                begun.setdefault(entry.holder, []).append((seq, entry.token, entry.until, entry.deliveries))
+            row = (seq, entry.token_of(seq), entry.until, entry.deliveries)
+            if row[1]:
+                begun.setdefault(entry.holder, []).append(row)
             if entry.kind != LEASED:
-                over.append((seq, entry.token, entry.until, entry.deliveries))
+                over.append(row)
         events = [(LeaseEvent.CLAIMED, holder, rows) for holder, rows in begun.items()]
         return [*events, (LeaseEvent.RELEASED, "", over)] if over else events
 
@@ -158,7 +159,7 @@ class Queue:
 def ran_out(leases: Leases, then_ms: int) -> list[LeaseRow]:
     """Leases that are over at `then_ms`, as rows that release them."""
     return [
-        (seq, entry.token, 0, entry.deliveries)
+        (seq, entry.token_of(seq), 0, entry.deliveries)
         for seq, entry in sorted(leases.entries.items())
         if entry.kind == LEASED and then_ms > entry.until
     ]

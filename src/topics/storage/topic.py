@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from topics.format.control import LeaseRow, LostReason
+from topics.format.control import LostReason
 from topics.format.group import GroupOp
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
+from topics.model.leaserows import LeaseRow
 from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
 from topics.storage.columns import Column, Ranges, live_sizes, measure_at, spell_out, spread, within

@@ -6,7 +6,7 @@ paper is kept as it was after every written step since the last sync, and what a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from tests.unit.broker.plain_leases import FRESH, SETTLED, Item, Paper, Shown, S
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
+from topics.model.leaserows import LeaseRow
 from topics.rules.lease import Leases
 from topics.rules.lease_values import Entry, Kind
 from topics.storage.topic import Topic
@@ -102,11 +103,11 @@ class LeaseLife(RuleBasedStateMachine):
             if record is None or (self.tag is not None and record.tag != self.tag):
                 continue
             entry = self.leases().entries.get(seq)
-            shown[seq] = (SETTLED if self.is_settled(seq) else FRESH) if entry is None else self._shown(entry)
+            shown[seq] = (SETTLED if self.is_settled(seq) else FRESH) if entry is None else self._shown(seq, entry)
         return shown
 
-    def _shown(self, entry: Entry) -> Shown:
-        item = Item(_KINDS[Kind(entry.kind)], entry.holder, entry.token, entry.until, entry.deliveries)
+    def _shown(self, seq: int, entry: Entry) -> Shown:
+        item = Item(_KINDS[Kind(entry.kind)], entry.holder, entry.token_of(seq), entry.until, entry.deliveries)
         return item.shown(self.now)
 
     def difference(self, paper: Paper) -> str:
@@ -161,7 +162,7 @@ class LeaseLife(RuleBasedStateMachine):
         assert given > self.last_number, f"{given} was given out, and {self.last_number} before it"
         self.last_number = given
 
-    def leased(self, rows: list[tuple[int, int, int, int]], holder: str, expected: list[int]) -> None:
+    def leased(self, rows: Sequence[LeaseRow], holder: str, expected: list[int]) -> None:
         """What a claim answered is what the paper says it gets; only the tokens are news."""
         assert [row[0] for row in rows] == sorted(expected)
         for seq, token, until, count in rows:
@@ -201,7 +202,7 @@ class LeaseLife(RuleBasedStateMachine):
         paper.evicted.update(range(paper.head + 1, self.topic.head + 1))
         paper.head, paper.last_ts, paper.floor = self.topic.head, self.topic.last_ts, self.topic.involuntary_floor
         for seq, item in paper.items.items():
-            item.token = self.leases().entries[seq].token
+            item.token = self.leases().entries[seq].token_of(seq)
             item.last_ms = self.leases().entries[seq].last_ms
         present = self.members()
         paper.members = {name: (present[name], seen) for name, (_, seen) in paper.members.items()}
@@ -324,5 +325,5 @@ class LeaseLife(RuleBasedStateMachine):
         paper = self.paper
         parts = [paper.live.keys(), paper.acked, paper.dead, paper.evicted]
         assert sum(len(part) for part in parts) == paper.head, "every record is in exactly one place"
-        tokens = [entry.token for entry in self.leases().entries.values() if entry.kind == Kind.LEASED]
+        tokens = [entry.token_of(seq) for seq, entry in self.leases().entries.items() if entry.kind == Kind.LEASED]
         assert len(tokens) == len(set(tokens)), "one lease, one token"

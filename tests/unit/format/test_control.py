@@ -30,7 +30,8 @@ from topics.format.control import (
     TopicDelete,
     decode_mark,
 )
-from topics.format.group import GroupOp
+from topics.format.group import RUN, GroupOp
+from topics.model.leaserows import LeaseRun
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
@@ -66,7 +67,15 @@ bodies = st.one_of(
         u64,
         u64,
         st.binary(max_size=20),
-        st.lists(st.tuples(u64, u64, u64, u64), max_size=3).map(tuple),
+        st.lists(st.tuples(u64, u64, u64, u64), max_size=3).map(tuple)
+        | st.builds(
+            lambda seq, count, *rest: LeaseRun(range(seq, seq + count), *rest),
+            st.integers(0, 1 << 63),
+            st.integers(0, 5),
+            st.integers(0, 1 << 63),
+            u64,
+            u64,
+        ),
     ),
     st.builds(Dedupe, text, u64, u32),
     ranges.flatmap(lambda pair: st.builds(LostRange, st.just(pair[0]), st.just(pair[1]), st.integers(0, 4))),
@@ -151,6 +160,22 @@ def test_garbage_is_refused_or_decoded_but_never_breaks(body: bytes) -> None:
 def test_hostile_delete_asks_for_no_memory(body: bytes) -> None:
     with pytest.raises(BadBody):
         Delete.decode(body)
+
+
+def test_a_run_of_rows_is_written_as_its_first_one() -> None:
+    rows = LeaseRun(range(7, 1007), 40, 5000, 2)
+    body = GroupOp(4, "g", "m", rows=rows).encode(shift=3)
+    assert len(body) < 100
+    assert list(GroupOp.decode(body).rows) == [(7 + at, 40 + at, 5003, 2) for at in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("count", "seq", "token"), [(0, 1, 1), (1, 1, 1), (20_000_000, 1, 1), (3, (1 << 64) - 2, 1), (3, 1, (1 << 64) - 2)]
+)
+def test_a_run_that_cannot_be_is_refused(count: int, seq: int, token: int) -> None:
+    body = GroupOp(4, "g").encode()[:-4] + struct.pack("<IQQQQ", RUN + count, seq, token, 1, 1)
+    with pytest.raises(BadBody, match="no run"):
+        GroupOp.decode(body)
 
 
 def test_delete_of_the_reference_has_no_ranges() -> None:

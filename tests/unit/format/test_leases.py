@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
@@ -11,14 +12,24 @@ from hypothesis import strategies as st
 
 from tests.unit.format.twins import assert_same, needs_kernel
 from topics.format.control import Lease, LeaseEvent
+from topics.model.leaserows import LeaseRow, LeaseRun
 
 numbers = st.integers(0, 5) | st.integers(0, (1 << 64) - 1) | st.integers(-1, 1 << 65)
-rows = st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6)
+plain = st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6)
+runs = st.builds(
+    lambda first, count, *rest: LeaseRun(range(first, first + count), *rest),
+    numbers,
+    st.integers(0, 4),
+    numbers,
+    numbers,
+    numbers,
+)
+rows: st.SearchStrategy[Sequence[LeaseRow]] = plain | runs
 
 
 @needs_kernel
 @given(rows=rows, start=st.integers(-1, 7), shift=st.integers(-3, 3) | st.integers(-(1 << 65), 1 << 65))
-def test_twins_pack_the_same_rows(rows: list[tuple[int, int, int, int]], start: int, shift: int) -> None:
+def test_twins_pack_the_same_rows(rows: Sequence[LeaseRow], start: int, shift: int) -> None:
     assert_same("pack_leases", rows, start, shift)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.unit.format.twins import NOW, assert_same, batches, damaged, json_val
 from topics.format import batchops
 from topics.format.batchops import SEGMENT_LAYOUT, WAL_LAYOUT
 from topics.format.render import AS_DELIVERY, AS_JOB, COMMA, NEWLINE, WITH_DATA, WITH_KEYS, WITH_META, WITH_TAGS
+from topics.model.leaserows import LeaseRow, LeaseRun
 
 ALL = WITH_TAGS | WITH_META | WITH_KEYS | WITH_DATA
 FAR = 1 << 40
@@ -140,7 +142,9 @@ def test_twins_render_the_same_json(
     from topics.format.ops import reference
 
     token, deliveries, deadline = lease
-    leases = [(10 + at, token >> at, 0, deliveries >> at) for at in range(len(batch))]
+    leases: Sequence[LeaseRow] = [(10 + at, token >> at, 0, deliveries >> at) for at in range(len(batch))]
+    if data.draw(st.booleans()):
+        leases = LeaseRun(range(10, 10 + len(batch)), token >> 1, 0, deliveries)
     frames, entries = segment(reference, batch) if in_segment else stamped(reference, batch)
     frames = data.draw(damaged(st.just(frames)))
     nodes = tuple(str(record.get("node") or "").encode() for record in batch[:2])

@@ -88,7 +88,7 @@ class Groups(RuleBasedStateMachine):
         room = self.group.room()
         ask = Ask(member, most, VISIBILITY_MS)
         deal = leases.deal([ask], islice(self._fresh(), room), self.group.config.max_deliveries)
-        self.group.apply_parked([(seq, leases.entries[seq].token, 0, 0) for seq in deal.spent])
+        self.group.apply_parked([(seq, leases.entries[seq].token_of(seq), 0, 0) for seq in deal.spent])
         token = self._number(len(deal.grants[0]))
         until = self.now_ms + VISIBILITY_MS
         rows = [(seq, token + at, until, count) for at, (seq, count) in enumerate(deal.grants[0])]
@@ -133,7 +133,7 @@ class Groups(RuleBasedStateMachine):
         parked = [seq for seq, entry in self.group.leases.entries.items() if entry.kind == PARKED]
         if parked:
             seq = parked[at % len(parked)]
-            self.group.apply_released([(seq, self.group.leases.entries[seq].token, 0, 0)], True, self.now_ms)
+            self.group.apply_released([(seq, self.group.leases.entries[seq].token_of(seq), 0, 0)], True, self.now_ms)
 
     @rule(first=st.integers(1, 30), count=st.integers(1, 4))
     def delete(self, first: int, count: int) -> None:
@@ -166,7 +166,7 @@ class Groups(RuleBasedStateMachine):
         self.held = {
             seq: (member, token, entries[seq].until)
             for seq, (member, token, _) in self.held.items()
-            if seq in entries and entries[seq].kind == LEASED and entries[seq].token == token
+            if seq in entries and entries[seq].kind == LEASED and entries[seq].token_of(seq) == token
         }
         assert keep or not self.held
 

@@ -70,7 +70,7 @@ def test_extending_moves_the_deadline_and_counts_no_delivery() -> None:
     claim(leases, "a", 1, 0)
     leases.apply_extended([Extended(1, 1001, 500)], 50)
     assert leases.sweep(500) == []
-    assert leases.entries[1] == Entry(Kind.LEASED, "a", 1001, 500, 1, 0, 50)
+    assert leases.entries[1] == Entry(Kind.LEASED, "a", 1000, 500, 1, 0, 50)
     assert leases.sweep(501) == [(1, 1001)]
 
 
@@ -170,7 +170,7 @@ def test_what_a_holder_has_is_known_and_forgotten_with_it() -> None:
     assert leases.held_by("a") == [(1, 1001), (2, 1002)]
     assert leases.in_flight("a") == 2
     leases.apply_settled([1])
-    assert [seq for seq, _ in leases.forget(2, 10**12)] == [2, 3]
+    assert [seqs for seqs, _ in leases.forget(2, 10**12)] == [[2], [3]]
     assert leases.held_by("a") == leases.held_by("b") == []
     assert leases.lowest() == leases.position == 4
 

@@ -352,7 +352,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_ended_lease_lives(self) -> None:
-        live = [entry.token for entry in self.world.leases.entries.values() if entry.kind == Kind.LEASED]
+        live = [entry.token_of(seq) for seq, entry in self.world.leases.entries.items() if entry.kind == Kind.LEASED]
         assert len(live) == len(set(live))
         assert not self.ended_tokens & set(live)
 
@@ -362,7 +362,7 @@ class LeaseMachine(RuleBasedStateMachine):
             job = self.world.jobs[seq]
             assert entry.deliveries == job.deliveries, (seq, entry, job)
             if entry.kind == Kind.LEASED:
-                assert (entry.holder, entry.token, entry.until) == (job.holder, job.token, job.until)
+                assert (entry.holder, entry.token_of(seq), entry.until) == (job.holder, job.token, job.until)
 
     @invariant()
     def nothing_unsettled_lies_below_the_lowest(self) -> None:

@@ -343,7 +343,7 @@ def test_leases_that_were_logged_hold_and_their_ids_never_repeat() -> None:
     )  # fmt: skip
     topic = imported(made).topics["q"]
     assert topic.queue is not None
-    assert {seq: (one.token, one.deliveries) for seq, one in topic.queue.leases.entries.items()} == {2: (42, 3)}
+    assert {seq: (one.token_of(seq), one.deliveries) for seq, one in topic.queue.leases.entries.items()} == {2: (42, 3)}
     assert topic.tokens.next > 42
 
 
