@@ -221,6 +221,17 @@ def _sync(path: str) -> None:
 
 def shredded(texts: pa.Array, shreds: tuple[Shred, ...]) -> list[pa.Array]:
     """The typed columns; null where a payload has no such value or another type."""
+    columns, parsed = _shredded(texts, shreds)
+    if len(shreds) > 1 and parsed.null_count:
+        # One value of another type has cost a payload all of them: here each column is taken by itself.
+        bad = parsed.is_null()
+        again = [_shredded(texts.filter(bad), (shred,))[0][0] for shred in shreds]
+        columns = [pc.replace_with_mask(column, bad, one) for column, one in zip(columns, again, strict=True)]
+    return columns
+
+
+def _shredded(texts: pa.Array, shreds: tuple[Shred, ...]) -> tuple[list[pa.Array], pa.Array]:
+    """The columns, and the structs that they come from."""
     tree: dict[str, Any] = {}
     for shred in shreds:
         at = tree
@@ -234,7 +245,7 @@ def shredded(texts: pa.Array, shreds: tuple[Shred, ...]) -> list[pa.Array]:
         for name in shred.path:
             column = pc.struct_field(column, name)
         columns.append(column)
-    return columns
+    return columns, parsed
 
 
 def _struct(tree: dict[str, Any]) -> pa.DataType:

@@ -1,7 +1,7 @@
 """JSON texts as typed values, a column at a time, by Arrow's JSON reader.
 
-The reader takes a block or refuses it whole. A block that holds a text which does not fit the type is halved until the
-misfits stand alone: they become null, or the error that names one.
+The reader takes a block or refuses it whole. Where a block holds texts that do not fit the type, those that plainly do
+not become null first; if that is not enough, the block is halved until the others stand alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from topics.model.errors import InvalidRequest
+from topics.spark.misfits import without_misfits
 
 _SHOWN: Final = 200
 
@@ -21,6 +22,14 @@ def parse_texts(texts: pa.Array, kind: pa.DataType, fail: bool) -> pa.Array:
     """Each JSON text as a value of `kind`; null where there is no text, or where it does not fit unless `fail`."""
     if not len(texts):
         return pa.nulls(0, kind)
+    try:
+        return _parsed(texts, kind)
+    except pa.ArrowInvalid:
+        return _halved(texts if fail else without_misfits(texts, kind), kind, fail)
+
+
+def _halved(texts: pa.Array, kind: pa.DataType, fail: bool) -> pa.Array:
+    """The same, where some text does not fit: it is found by halves."""
     try:
         return _parsed(texts, kind)
     except pa.ArrowInvalid as error:
@@ -32,8 +41,7 @@ def parse_texts(texts: pa.Array, kind: pa.DataType, fail: bool) -> pa.Array:
                 ) from None
             return pa.nulls(1, kind)
     half = len(texts) // 2
-    parts = [parse_texts(texts[:half], kind, fail), parse_texts(texts[half:], kind, fail)]
-    return pa.concat_arrays(parts)
+    return pa.concat_arrays([_halved(texts[:half], kind, fail), _halved(texts[half:], kind, fail)])
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
