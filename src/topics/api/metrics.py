@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from topics.api.auth import Key
 from topics.api.call import Call
 from topics.api.http import Response
 from topics.api.service import Service
@@ -54,6 +55,9 @@ class Numbers:
     records_live: int = 0
     bytes_live: int = 0
     each: list[TopicNumbers] = field(default_factory=list)
+    """Those whose names the caller may know."""
+    truncated: bool = False
+    """There are more of them."""
     frames: int = 0
     batches: int = 0
     fsyncs: int = 0
@@ -93,7 +97,8 @@ class Numbers:
     """Writes refused because of pressure."""
 
 
-def collect(store: Store, numbers: Numbers) -> Numbers:
+def collect(store: Store, numbers: Numbers, key: Key) -> Numbers:
+    """Of everything; by name only the topics that the key may name."""
     with store.lock:
         numbers.topics = len(store.topics)
         numbers.staged_bytes = store.staging.bytes
@@ -114,7 +119,11 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
             numbers.stages_open += len(topic.stages.open) if topic.stages is not None else 0
             numbers.records_live += topic.live
             numbers.bytes_live += topic.bytes
-            if len(numbers.each) < TOPICS_MAX:
+            if not key.may_name(topic.name):
+                continue
+            if len(numbers.each) == TOPICS_MAX:
+                numbers.truncated = True
+            else:
                 numbers.each.append(
                     TopicNumbers(topic.name, topic.head, topic.earliest_seq, topic.live, topic.bytes, queue)
                 )
@@ -139,7 +148,7 @@ def collect(store: Store, numbers: Numbers) -> Numbers:
 def metrics(service: Service | None, call: Call, uptime_ms: int, progress: float) -> Response:
     numbers = Numbers(service is not None, uptime_ms)
     if service is not None:
-        collect(service.broker.store, numbers)
+        collect(service.broker.store, numbers, call.key)
         numbers.connections = service.connections()
         numbers.streams = service.live.streams
         numbers.lagging = service.live.lagging
@@ -216,7 +225,7 @@ def as_text(numbers: Numbers, progress: float) -> Iterator[str]:
     gauges = {
         **{name: int(value) if isinstance(value, bool) else value for name, value in _gauges(numbers).items()},
         "recovery_progress": progress,
-        "topic_metrics_truncated": int(numbers.topics > TOPICS_MAX),
+        "topic_metrics_truncated": int(numbers.truncated),
         "wal_queue_depth": numbers.queue_depth,
         "wal_queue_depth_peak": numbers.queue_depth_peak,
         "wal_read_only": int(bool(numbers.read_only)),

@@ -157,6 +157,10 @@ def test_lists_show_only_names_the_key_may_use(guarded: Engine) -> None:
     assert "theirs.x" not in heads
     named = as_key(guarded, "key-mine").call("POST", "/v0/heads", {"topics": {"theirs.x": 1}})
     assert (named.problem, named.detail) == ((403, "forbidden"), {"topic": "theirs.x"})
+    shown = as_key(guarded, "key-mine").call("GET", "/v0/metrics").body
+    assert b'{topic="mine.x"}' in shown
+    assert b"theirs.x" not in shown
+    assert b'{topic="theirs.x"}' in everything.call("GET", "/v0/metrics").body
 
 
 def test_page_is_open_only_where_this_machine_alone_can_ask(tmp_path: Path) -> None:
