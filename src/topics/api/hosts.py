@@ -13,7 +13,7 @@ class Hosts:
     __slots__ = ("_names", "_seen")
 
     def __init__(self, names: Iterable[str] | None) -> None:
-        self._names = None if names is None else frozenset(name.lower() for name in names)
+        self._names = None if names is None else frozenset(host_name(name) for name in names)
         self._seen: set[bytes] = set()
         """Headers found good; bounded, because clients send few different ones."""
 

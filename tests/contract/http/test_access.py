@@ -261,6 +261,17 @@ def test_foreign_hosts_and_origins_are_refused(guarded: Engine, headers: dict[st
     assert answer.status == 200 if allowed else answer.problem == (403, "host_not_allowed")
 
 
+def test_allowed_hosts_may_be_written_with_a_port(tmp_path: Path) -> None:
+    engine = Engine(str(tmp_path / "s"), AppOptions(version="test", hosts=("Log.example:8080", "[fe80::1]:4000")))
+    try:
+        for host, status in (
+            ("log.example", 200), ("LOG.example:9", 200), ("[fe80::1]", 200), ("log.example.org", 403),
+        ):  # fmt: skip
+            assert as_key(engine, None).call("GET", "/v0/topics", headers={"host": host}).status == status, host
+    finally:
+        engine.close()
+
+
 def test_everything_but_health_and_metrics_waits_for_recovery(tmp_path: Path) -> None:
     options = AppOptions(version="test", keyring=parse_keys("k"), pages=pages())
     engine = Engine(str(tmp_path / "s"), options, ready=False)
