@@ -4,12 +4,15 @@ const EVERY_MS = 1000;
 const MINUTE = 60;
 const SHOWN_RECORDS = 200;
 const SHOWN_TOPICS = 200;
+const SHOWN_CHARS = 300; // of a record in its line
+const OPENED_CHARS = 100000; // of a record that was opened
 
 const find = (id) => document.getElementById(id);
 const rows = new Map(); // name -> {row, cells, heads: [[ms, head]], rates: [number]}
 let chosen = null;
 let watching = null; // AbortController of the open watch
 let paused = false;
+let held = []; // what came while paused, the oldest first
 let token = sessionStorage.getItem("topics-token") ?? "";
 
 // -- talking to the server ------------------------------------------------------------------------------------------
@@ -205,6 +208,11 @@ async function* events(response) {
 }
 
 function add(items) {
+  if (paused) {
+    held = held.concat(items).slice(-SHOWN_RECORDS);
+    find("pause").textContent = `Go on (${held.length}${held.length === SHOWN_RECORDS ? "+" : ""} new)`;
+    return;
+  }
   const list = find("records");
   list.prepend(...items.reverse());
   while (list.children.length > SHOWN_RECORDS) list.lastChild.remove();
@@ -223,8 +231,21 @@ function recordItem(record) {
   const time = part("time", "", new Date(record.$ts).toISOString().slice(11, 23));
   time.dateTime = new Date(record.$ts).toISOString();
   part("span", "tag", record.$tag ?? "");
-  const data = JSON.stringify(record.data);
-  part("span", "data", data.slice(0, 300)).title = data.slice(0, 4000);
+  const text = JSON.stringify(record.data);
+  const data = part("span", "data", text.slice(0, SHOWN_CHARS));
+  const open = (wanted) => {
+    item.setAttribute("aria-expanded", String(wanted));
+    data.textContent = wanted ? JSON.stringify(record.data, null, 2).slice(0, OPENED_CHARS) : text.slice(0, SHOWN_CHARS);
+  };
+  open(false);
+  item.tabIndex = 0;
+  item.title = "the whole record";
+  item.addEventListener("click", () => {
+    if (getSelection().isCollapsed) open(item.getAttribute("aria-expanded") === "false"); // not when text is selected
+  });
+  item.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") open(item.getAttribute("aria-expanded") === "false");
+  });
   return item;
 }
 
@@ -246,7 +267,7 @@ async function watch(name, signal) {
     for await (const event of events(response)) {
       last = event.id ?? last;
       const told = JSON.parse(event.data);
-      if (event.event === "record" && !paused) add(told.records.map(recordItem));
+      if (event.event === "record") add(told.records.map(recordItem));
       else if (event.event === "tombstone") add([noteItem(`${told.gap_from} to ${told.gap_to} are gone: ${told.reason}`)]);
       else if (event.event === "topic-deleted") {
         add([noteItem("the topic was dropped")]);
@@ -264,9 +285,11 @@ async function choose(name) {
   watching = new AbortController();
   const { signal } = watching;
   chosen = name;
+  held = [];
   setPaused(false);
   find("pause").disabled = false;
   find("tail-title").textContent = name;
+  find("tail-title").title = name;
   find("tail-hint").hidden = true;
   find("records").replaceChildren();
   for (const [other, entry] of rows) entry.row.setAttribute("aria-selected", String(other === name));
@@ -286,6 +309,7 @@ async function choose(name) {
 function setPaused(value) {
   paused = value;
   find("pause").textContent = value ? "Go on" : "Pause";
+  if (!value) add(held.splice(0));
 }
 
 find("pause").addEventListener("click", () => setPaused(!paused));
