@@ -1,4 +1,4 @@
-"""JSON as typed values: each text by itself, however many beside it do not fit."""
+"""JSON as typed values, each text by itself, however many beside it do not fit; and typed values as JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from topics.model.errors import InvalidRequest
 from topics.spark import payload
 from topics.spark.parts import parse_shreds, shredded
 from topics.spark.payload import parse_texts
+from topics.spark.sink_rows import plain
 
 LEAVES = [
     pa.string(), pa.bool_(), pa.int8(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us", "UTC"),
@@ -101,3 +103,51 @@ def test_a_shred_is_null_only_where_its_own_value_is_of_another_type() -> None:
         [1, None, None, 5, None, None],
         [2.5, 3.5, 4.5, None, None, None],
     ]
+
+
+written_leaves = st.sampled_from([pa.string(), pa.bool_(), pa.int64(), pa.float64(), pa.date32()])
+written = st.recursive(
+    written_leaves,
+    lambda inner: structs(inner) | inner.map(pa.list_) | inner.map(lambda kind: pa.map_(pa.string(), kind)),
+    max_leaves=5,
+)
+
+
+def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    """As JSON has them."""
+    if pa.types.is_struct(kind):
+        found: st.SearchStrategy[Any] = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+    elif pa.types.is_map(kind):
+        found = st.dictionaries(st.sampled_from("xyz"), values(kind.item_type), max_size=3)
+    elif pa.types.is_list(kind):
+        found = st.lists(values(kind.value_type), max_size=3)
+    else:
+        leaf = {pa.string(): st.text("aé", max_size=2), pa.bool_(): st.booleans(), pa.int64(): st.integers(-9, 9)}
+        found = leaf.get(kind, st.dates() if kind == pa.date32() else st.floats(-9, 9))
+    return st.none() | found
+
+
+def as_arrow(value: Any, kind: pa.DataType) -> Any:
+    """Arrow takes a map as its pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: as_arrow(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(name, as_arrow(item, kind.item_type)) for name, item in value.items()]
+    return [as_arrow(item, kind.value_type) for item in value] if pa.types.is_list(kind) else value
+
+
+@given(data=st.data(), kind=written, cut=st.integers(0, 4))
+def test_columns_become_the_values_they_were_made_of(data: st.DataObject, kind: pa.DataType, cut: int) -> None:
+    rows = data.draw(st.lists(values(kind), max_size=6))
+    column = pa.array([as_arrow(row, kind) for row in rows], kind)
+    assert plain(column) == rows
+    assert plain(column.slice(cut)) == rows[cut:]
+    assert plain(column.slice(0, cut)) == rows[:cut]
+
+
+def test_a_struct_with_two_fields_of_one_name_is_refused() -> None:
+    column = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(InvalidRequest, match="two fields of one name"):
+        plain(column)

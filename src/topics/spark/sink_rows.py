@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -93,23 +94,40 @@ def _json(column: pa.Array, wraps: bool) -> pa.Array:
 
     if not wraps and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return _text(column)
-    kind = column.type
-    return pa.array([None if v is None else _encode(_plain(v, kind)).decode() for v in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else _encode(value).decode() for value in plain(column)], pa.string())
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Maps come from Arrow as lists of pairs, an empty one like an empty list: only the type tells them apart."""
+def plain(column: pa.Array) -> list[Any]:
+    """The values as JSON knows them, column by column: Arrow makes them of a struct one by one, several times slower.
+    Maps are lists of pairs there, an empty one like an empty list: only the type tells them apart."""
     import pyarrow as pa
 
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {str(name): _plain(item, kind.item_type) for name, item in value}
+    kind = column.type
     if pa.types.is_struct(kind):
-        return {one.name: _plain(value[one.name], one.type) for one in kind}
+        names = [field.name for field in kind]
+        if len(set(names)) < len(names):
+            raise InvalidRequest(f"a struct has two fields of one name: {', '.join(names)}")
+        parts = [plain(part) for part in column.flatten()]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)] if parts else [{}] * len(column)
+        return _with_nulls(column, rows)
+    if pa.types.is_map(kind):
+        items = zip(map(str, plain(column.keys)), plain(column.items), strict=True)
+        return _with_nulls(column, [dict(part) for part in _runs(column, list(items))])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(item, kind.value_type) for item in value]
-    return value
+        return _with_nulls(column, _runs(column, plain(column.values)))
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _runs(column: pa.Array, items: list[Any]) -> list[list[Any]]:
+    """The items of each list; `items` are those of the whole array that the column may be a part of."""
+    return [items[start:end] for start, end in pairwise(column.offsets.to_pylist())]
+
+
+def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
+    if not column.null_count:
+        return values
+    return [value if there else None for value, there in zip(values, column.is_valid().to_pylist(), strict=True)]
 
 
 def make_rows(schema: StructType, topic: str | None, wraps: bool) -> Rows:
