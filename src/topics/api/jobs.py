@@ -23,7 +23,7 @@ from topics.api.express import Terminal
 from topics.api.http import Response, Rider
 from topics.api.known import Known
 from topics.api.problems import fault, told
-from topics.api.queues import check_node, read_tokens
+from topics.api.queues import check_node, read_tokens, synced_in
 from topics.api.render import start_of
 from topics.api.service import Service
 from topics.api.wire import U32, U64, AckIn, ClaimIn, bounded, decode
@@ -88,6 +88,10 @@ class JobConvoy(Generic[T]):
         """The bodies for them, up to the performance block."""
         raise NotImplementedError
 
+    def _spent(self, now_ns: int) -> bytes:
+        """What the performance block says besides the whole time."""
+        return b""
+
     def _send_back(self, tickets: list[Ticket[T]], failed: bool) -> None:
         for rider, express, known, data, start, _, _ in tickets:
             express.give_slot()
@@ -122,9 +126,10 @@ class JobConvoy(Generic[T]):
         now_ns = self._service.now_ns()
         error = None if self._submission is None else self._submission.error
         answers: list[bytes] = []
+        more = b""
         if error is None:
             try:
-                answers = self._answers(now_ns)
+                answers, more = self._answers(now_ns), self._spent(now_ns)
             except TopicsError as trouble:
                 error = trouble
             except Exception:
@@ -135,7 +140,7 @@ class JobConvoy(Generic[T]):
                 if error is not None or not answers:
                     rider.arrived_late(known, fault() if error is None else told(error))
                     continue
-                spent = b'"performance":{"server_total_ms":%.6f}}' % ((now_ns - received_ns) / 1e6)
+                spent = b'"performance":{"server_total_ms":%.6f%b}}' % ((now_ns - received_ns) / 1e6, more)
                 body = answers[at] + spent
                 if len(body) >= express.plain_max:
                     self._code(rider, known, Response(200, body))
@@ -182,7 +187,7 @@ class ClaimConvoy(JobConvoy[Wish]):
 
 
 class AckConvoy(JobConvoy[Done]):
-    __slots__ = ("_topic",)
+    __slots__ = ("_ordered_ns", "_topic")
 
     def _order(self, tickets: list[Ticket[Done]]) -> list[Ticket[Done]]:
         broker = self._service.broker
@@ -191,6 +196,7 @@ class AckConvoy(JobConvoy[Done]):
             return []
         self._topic: Topic = acked.topic
         self._submission = acked.submission
+        self._ordered_ns = self._service.now_ns()
         return [ticket for ticket, taken in zip(tickets, acked.taken, strict=True) if taken]
 
     def _answers(self, now_ns: int) -> list[bytes]:
@@ -206,6 +212,11 @@ class AckConvoy(JobConvoy[Done]):
                 % (topic, len(seqs), ready, in_flight)
             )
         return answers
+
+    def _spent(self, now_ns: int) -> bytes:
+        submission = self._submission
+        synced = submission is not None and submission.needs_sync
+        return synced_in(now_ns - self._ordered_ns) if synced else b""
 
 
 class JobExpress(Generic[T]):

@@ -100,6 +100,11 @@ def _token(text: str) -> int | None:
     raise InvalidRequest("a lease id is 'lease_' and a hexadecimal number, or empty where none is meant")
 
 
+def synced_in(waited_ns: int) -> bytes:
+    """For the performance block of a call whose answer waited for a sync."""
+    return b',"fsync_ms":%.6f' % (waited_ns / 1e6) if waited_ns > 0 else b""
+
+
 def _counts(done: Settled) -> bytes:
     return b'"ready":%d,"in_flight":%d' % (done.ready, done.in_flight)
 
@@ -109,7 +114,7 @@ def _answer(service: Service, call: Call, verb: bytes, done: Settled, more: byte
     why = b",".join([b'"%d":"%b"' % (seq, reason.encode()) for seq, reason in verdict.why.items()])
     body = b'{"topic":%b,"%b":%d,"skipped":[%b],"why":{%b},%b,%b}' % (
         msgspec.json.encode(call.names[0]), verb, len(verdict.done), ",".join(map(str, verdict.skipped)).encode(), why,
-        more, call.performance(service.now_ns()),
+        more, call.performance(service.now_ns(), synced_in(done.synced_ns)),
     )  # fmt: skip
     return Response(200, body)
 

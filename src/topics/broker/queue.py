@@ -69,6 +69,8 @@ class Settled:
     in_flight: int
     deadline: int = 0
     """Wall time; of an extend."""
+    synced_ns: int = 0
+    """How long it waited to be safe on disk; 0 = it did not have to be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -232,10 +234,16 @@ class Queues:
             return topic, order(topic, store.shard_for(topic), now), now
 
         topic, verdict, now = yield from asked(store, ask)
-        yield from settled(verdict.submission)
+        synced_ns = 0
+        if verdict.submission is not None and verdict.submission.needs_sync:
+            ordered_ns = store.clock.monotonic_ns()
+            yield from settled(verdict.submission)
+            synced_ns = store.clock.monotonic_ns() - ordered_ns
+        else:
+            yield from settled(verdict.submission)
         with store.lock:
             counts = counts_of(topic)
-        return Settled(verdict, counts.ready, counts.in_flight, now.wall_ms + lease_ms)
+        return Settled(verdict, counts.ready, counts.in_flight, now.wall_ms + lease_ms, synced_ns)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 

@@ -154,6 +154,20 @@ def test_an_ack_deletes_the_job_silently(api: Api, topic: str) -> None:
     assert api.state(topic)["count"] == 1
 
 
+@pytest.mark.parametrize("api", ["http1", "http2"], indirect=True)
+def test_an_ack_that_was_synced_says_how_long_that_took(api: Api, topic: str) -> None:
+    for durability in ("fsync", "disk"):
+        name = f"{topic}-{durability}"
+        api.put(name, type="queue", durability=durability)
+        api.append(name, 1, 2, 3)
+        post(api, name, "claim", node="n", max=3)
+        for seq in (1, 2, 3):  # the same head again goes a shorter way
+            spent = post(api, name, "ack", node="n", seqs=[seq]).json["performance"]
+            assert ("fsync_ms" in spent) == (durability == "fsync")
+            assert 0 <= spent.get("fsync_ms", 0.0) <= spent["server_total_ms"]
+        assert "fsync_ms" not in post(api, name, "ack", node="n", seqs=[1]).json["performance"], "nothing was acked"
+
+
 def test_only_the_holder_acts_and_every_reason_has_its_name(api: Api, topic: str) -> None:
     queue(api, topic, 4)
     first, second = claim(api, topic, "a", max=2)
