@@ -55,10 +55,12 @@ def import_directory(
     def tell(part: float) -> None:
         output.progress(int(100 * part), "% read" if check else "% imported")
 
-    report = import_store(
-        OsFs(), abspath(settings.server.data_dir), options, SystemClock(), SystemIds(), check, tell
-    )  # fmt: skip
-    output.progress_over()
+    try:
+        report = import_store(
+            OsFs(), abspath(settings.server.data_dir), options, SystemClock(), SystemIds(), check, tell
+        )  # fmt: skip
+    finally:
+        output.progress_over()
     values = msgspec.to_builtins(report)
     if json:
         output.fields(values)

@@ -7,6 +7,7 @@ move the cursor or change the title of somebody's terminal.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from rich.text import Text
 
 PIPE_WIDTH: Final = 10_000
 """Lines that go into a pipe or a file are not wrapped."""
+PROGRESS_S: Final = 0.2
+"""A line that overwrites itself more often is not read, and costs more than it tells."""
 
 
 class Output:
@@ -24,6 +27,8 @@ class Output:
         self.json = json
         self._console = console or make_console(stderr=False)
         self._errors = errors or make_console(stderr=True)
+        self._progress_s = time.monotonic()
+        self._progressed = False
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """One thing: a JSON object, or a line per field."""
@@ -69,13 +74,19 @@ class Output:
             self._errors.print(Text.assemble(("error: ", "bold red"), visible(message)), soft_wrap=True)
 
     def progress(self, done: int, what: str) -> None:
-        """Overwrites itself; only where somebody watches."""
-        if self._errors.is_terminal:
-            self._errors.print(f"\r{done} {what}", end="", highlight=False, markup=False)
+        """Overwrites itself; only where somebody watches, and not before there is something to wait for."""
+        now = time.monotonic()
+        if self._errors.is_terminal and now >= self._progress_s + PROGRESS_S:
+            self._progress_s, self._progressed = now, True
+            # Written as it is: `Console.print` takes carriage returns for noise and leaves them out.
+            self._errors.file.write(f"\r{done:,} {what}")
+            self._errors.file.flush()
 
     def progress_over(self) -> None:
-        if self._errors.is_terminal:
-            self._errors.print()
+        if self._progressed:
+            self._progressed = False
+            self._errors.file.write("\r\x1b[K")
+            self._errors.file.flush()
 
     def _raw(self, value: Any) -> None:
         self._console.print(Text(encode(value)), soft_wrap=True)

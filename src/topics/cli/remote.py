@@ -128,9 +128,8 @@ def append(
                 count += done.count
                 output.progress(count, "records")
     except BaseException:
-        # Whoever tries again must know where to go on.
-        if count:
-            output.progress_over()
+        output.progress_over()
+        if count:  # whoever tries again must know where to go on
             output.note(f"{count} records were appended before this, the last one as seq {last}")
         raise
     output.progress_over()
