@@ -90,17 +90,33 @@ class Rendered:
         """For a session of this topic alone. Only for a page that says something, or on which `caught-up` is due."""
         block = self._first if first else self._block
         if block is None:
-            name = self.page.topic
-            frames = [
-                sse_frame(told.kind.encode(), self.sse_data(told, first), event_id(((name, told.cursor),)))
-                for told in told_of(self.page, said=False)
-            ]
-            block = Block(frames)
+            block = Block(self._usual() or self._frames(first))
             if first and self.page.tombstone is not None:
                 self._first = block
             else:
                 self._first = self._block = block
         return block
+
+    def _frames(self, first: bool) -> list[bytes]:
+        name = self.page.topic
+        return [
+            sse_frame(told.kind.encode(), self.sse_data(told, first), event_id(((name, told.cursor),)))
+            for told in told_of(self.page, said=False)
+        ]
+
+    def _usual(self) -> list[bytes]:
+        """The same for records that are all there is: each live delivery comes by here, so it is said in one go."""
+        page = self.page
+        if page.tombstone is not None or not page.count or not self.caught_up:
+            return []
+        head, name = page.head_seq, self._name
+        identity = event_id(((page.topic, head),))
+        records = page.pieces[0] if len(page.pieces) == 1 else b",".join(page.pieces)
+        return [
+            b'id: %b\nevent: record\ndata: {"topic":%b,"from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d}\n\n'
+            % (identity, name, self.from_seq, head, records, head),
+            b'id: %b\nevent: caught-up\ndata: {"head_seq":%d,"topic":%b}\n\n' % (identity, head, name),
+        ]
 
     def plain(self) -> bytes:
         """That block for all but the first read."""

@@ -169,10 +169,13 @@ class Sessions:
             del self._resting[wid]
 
 
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+
+
 def event_id(cursors: Iterable[tuple[str, int]]) -> bytes:
     """The `id:` of a frame; names come sorted."""
     text = msgspec.json.encode(dict(cursors))
-    return base64.urlsafe_b64encode(text).rstrip(b"=")
+    return binascii.b2a_base64(text, newline=False).rstrip(b"=").translate(_URL_SAFE)
 
 
 _CURSORS: Final = msgspec.json.Decoder(dict[str, int])

@@ -93,6 +93,26 @@ def plan(topic: Topic, cursor: int, end: int, count_max: int) -> Gap | Slice | N
     return Slice(topic.id, first, count, topic.dead.mask(first, count), entries, source, None)
 
 
+def find_newest(topic: Topic) -> Slice | None:
+    """What `plan` gives to a reader who lacks the last record alone, where that is seen at a glance; None = ask it.
+
+    Whoever reads live asks this for every record, and mostly with a cold processor cache: what counts is how little is
+    touched."""
+    head, chunks = topic.head, topic.tail.chunks
+    # What lies below a floor or was lost is dead, too.
+    if not chunks or head <= topic.copied or head in topic.dead:
+        return None
+    chunk = chunks[-1]
+    at = head - chunk.first_seq
+    if not 0 <= at < chunk.count or not chunk.places:
+        return None
+    first, source = chunk.places[-1]
+    if first > head or isinstance(source, PartSource):
+        return None
+    entries = memoryview(chunk.buffer)[at * ENTRY_SIZE : (at + 1) * ENTRY_SIZE]
+    return Slice(topic.id, head, 1, None, entries, source, None)
+
+
 def fetch_one(handles: Handles, part: Slice) -> FrameBatch | None:
     """The one record of a slice of one, or None if its bytes fail their check. What `fetch` does, without columns."""
     segment, entries = part.segment, part.entries

@@ -13,13 +13,13 @@ import pytest
 from topics.api.agenda import ByPriority
 from topics.api.channel import SHARED_BYTES
 from topics.api.cohort import Cohort, Form, Standing
-from topics.api.events import Block, Rendered, text_frame
+from topics.api.events import Block, Rendered, sse_frame, text_frame
 from topics.api.hub import READS, SLICE, Hub
 from topics.api.live import Heartbeats
 from topics.api.pump import Pump
 from topics.broker.broker import Broker
 from topics.broker.reading import Page
-from topics.broker.watch import View
+from topics.broker.watch import View, event_id, told_of
 from topics.format.ops import prepare_body
 from topics.host.clock import SystemClock
 from topics.host.fs import OsFs
@@ -50,6 +50,19 @@ def test_readers_of_one_page_share_its_bytes() -> None:
     rendered = Rendered(Page("a", 2, 1, 2, None, [b'{"$seq":1}', b'{"$seq":2}'], 2), 0)
     assert rendered.block(True) is rendered.block(False)
     assert rendered.messages()[0] is rendered.messages()[0]
+
+
+@pytest.mark.parametrize("pieces", [[b'{"$seq":8}'], [b'{"$seq":7}', b'{"$seq":8}']])
+def test_usual_block_is_said_in_one_go_and_in_the_same_words(pieces: list[bytes]) -> None:
+    rendered = Rendered(Page('näme"', 8, 3, 8, None, pieces, len(pieces)), 6)
+    told = told_of(rendered.page, said=False)
+    frames = [
+        sse_frame(one.kind.encode(), rendered.sse_data(one, first=False), event_id((('näme"', one.cursor),)))
+        for one in told
+    ]
+    assert rendered.plain() == b"".join(frames)
+    assert rendered.chunked() == b"".join(b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames)
+    assert [one.kind for one in told] == ["record", "caught-up"]
 
 
 class Stub:
