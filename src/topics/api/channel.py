@@ -132,6 +132,11 @@ class Channel:
         return bool(self.behind or self.late)
 
     @property
+    def is_handing_out(self) -> bool:
+        """Some of a cohort have it and others do not."""
+        return bool(self.late and self.late[0].rendered is not None)
+
+    @property
     def is_empty(self) -> bool:
         if self.resting or self.cohorts or any(reader.open for reader in self.behind):
             return False

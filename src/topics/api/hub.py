@@ -3,7 +3,7 @@
     append applied ─▶ Channel.release ─▶ heard ─▶ dirty ─▶ agenda ─▶ turn: a slice of readers ─▶ their sockets
 
 The store releases a channel under its lock, from any thread; everything else runs on the loop. Delivery begins in the
-turn of the loop that follows the one in which the writer's answer goes out. A turn serves about a hundred readers of
+turn of the loop that follows the one in which the writer's answer goes out. A turn serves about fifty readers of
 one topic, those who are up to date before those who catch up, and then whoever else waits for the loop has it. A
 channel listens at its topic before it reads, so nothing that comes in between is missed.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from topics.api.channel import Channel, Reader, Version
@@ -23,14 +23,16 @@ from topics.api.pump import Pump
 from topics.broker.broker import Broker
 from topics.broker.reading import read_page
 from topics.broker.steps import Steps
+from topics.host.processor import Courtesy
 from topics.model.errors import NotFound, TopicsError
 from topics.storage.durable import durable_seq
 from topics.storage.topic import Topic
 
 log = logging.getLogger("topics.api")
 
-SLICE: Final = 100
-"""Readers served in one turn of the loop: about a millisecond of sending."""
+SLICE: Final = 50
+"""Readers served in one turn of the loop: about a third of a millisecond of sending. Between two turns of one hand-out
+those who were sent something may read it."""
 READS: Final = 4
 """Pages read in one turn: those who catch up must not hold up those who are there."""
 SAFE_S: Final = 0.01
@@ -57,6 +59,7 @@ class Hub:
         self._channels: dict[int, Channel] = {}
         self._agenda = agenda
         self._turn_soon = False
+        self._courtesy = Courtesy(broker.clock)
         self._reads = 0
         """Pages that may still be read in this turn."""
         self.coalesce_s = 0.0
@@ -189,6 +192,8 @@ class Hub:
             room -= self._serve_late(channel, SLICE // 2 if channel.behind else SLICE)
         self._serve_behind(channel, room)
         if channel.has_work:
+            if channel.is_handing_out:
+                self._courtesy.give_way()
             return True
         channel.forget()
         self._drop_if_empty(channel)
@@ -211,7 +216,7 @@ class Hub:
 
     def _begin(self, channel: Channel, cohort: Cohort[Reader]) -> None:
         standing = cohort.standing
-        rendered = channel.shared.get(standing) or self._read(channel, standing, tuple(cohort.readers))
+        rendered = channel.shared.get(standing) or self._read(channel, standing, cohort.readers)
         if rendered is None:
             return
         if not rendered.caught_up:
@@ -267,7 +272,7 @@ class Hub:
             else:
                 behind.append(reader)
 
-    def _read(self, channel: Channel, standing: Standing, readers: Iterable[Reader]) -> Rendered | None:
+    def _read(self, channel: Channel, standing: Standing, readers: Sequence[Reader]) -> Rendered | None:
         """The page for these readers; None if there is none, and they have been told, or wait to be."""
         self._reads -= 1
         topic = channel.topic
@@ -279,11 +284,12 @@ class Hub:
         try:
             page = read_page(self._store, topic, view.query(cursor, through, epoch))
         except NotFound:
-            for reader in readers:
+            for reader in tuple(readers):
                 channel.remove(reader)
                 channel.resting[reader] = None  # dropped while it was read: the channel hears of it
             return None
         except Exception as error:
+            readers = tuple(readers)
             for reader in readers:
                 channel.remove(reader)
             for reader in readers:
