@@ -10,6 +10,7 @@ from topics.api.groups import records_json, tokens_of
 from topics.api.jobs import AckExpress, ClaimExpress, JobConvoy, JobExpress, Ticket
 from topics.api.wire import U32, U64, FetchIn, GroupAckIn, bounded, decode
 from topics.broker.group import FETCH_MAX
+from topics.broker.grouprecords import render_batches
 from topics.broker.grouptogether import AckWish, FetchWish, Outcome, ack_group_together, fetch_together
 from topics.model.errors import InvalidRequest
 from topics.model.group import check_member
@@ -36,8 +37,9 @@ class FetchConvoy(JobConvoy[FetchWish]):
     def _answers(self, now_ns: int) -> list[bytes]:
         broker, outcome = self._service.broker, self._outcome
         with broker.store.lock:
-            batches = [broker.groups.batch_of(outcome.place, fetched, outcome.now) for fetched in self._fetched]
-        return [records_json(self._service, batch) for batch in batches]
+            batches = broker.groups.batches_of(outcome.place, self._fetched, outcome.now)
+        texts = render_batches(broker.store, batches)
+        return [records_json(batch, records) for batch, records in zip(batches, texts, strict=True)]
 
 
 class GroupAckConvoy(JobConvoy[AckWish]):

@@ -229,10 +229,11 @@ def claim(service: Service, call: Call) -> Steps[Response]:
 
 
 def _records(service: Service, call: Call, batch: Batch) -> Response:
-    return Response(200, b"%b%b}" % (records_json(service, batch), call.performance(service.now_ns())))
+    records = render_batch(service.broker.store, batch)
+    return Response(200, b"%b%b}" % (records_json(batch, records), call.performance(service.now_ns())))
 
 
-def records_json(service: Service, batch: Batch) -> bytes:
+def records_json(batch: Batch, records: bytes) -> bytes:
     """The answer to a fetch up to its performance."""
     gap = batch.gap
     tombstone = b"null"
@@ -240,7 +241,7 @@ def records_json(service: Service, batch: Batch) -> bytes:
         shown = Tombstone(gap.gap_from, gap.gap_to, gap.reason, gap.missed, gap.gap_to + 1, batch.topic.head)
         tombstone = msgspec.json.encode(shown)
     return b'{"records":[%b],"tombstone":%b,"cursor":%d,"committed":%d,"pending_full":%b,%b' % (
-        render_batch(service.broker.store, batch), tombstone, batch.cursor, batch.committed,
+        records, tombstone, batch.cursor, batch.committed,
         b"true" if batch.pending_full else b"false", b'"next_seq":%d,' % batch.cursor if batch.is_stream else b"",
     )  # fmt: skip
 

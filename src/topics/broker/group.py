@@ -368,17 +368,18 @@ class ConsumerGroups:
         if fetched.spent:
             yield from bury_records(self._store, place, fetched.spent, SPENT, self.now)
         with self._store.lock:
-            return self.batch_of(place, fetched, now)
+            return self.batches_of(place, [fetched], now)[0]
 
-    def batch_of(self, place: Place, fetched: Fetched, now: Now) -> Batch:
-        """Under the lock, once it is settled."""
-        group = place.group
-        look = look_at(place.topic, group, now)
+    def batches_of(self, place: Place, found: Sequence[Fetched], now: Now) -> list[Batch]:
+        """What each of them got. Under the lock, once it is settled."""
+        topic, group = place.topic, place.group
+        look = look_at(topic, group, now)
         self._trend(place).add(look)
-        return Batch(
-            place.topic, fetched.rows, now.wall_ms + group.config.visibility_ms, fetched.gap, group.cursor,
-            look.committed, fetched.pending_full, group.is_stream,
-        )  # fmt: skip
+        deadline, cursor = now.wall_ms + group.config.visibility_ms, group.cursor
+        return [
+            Batch(topic, one.rows, deadline, one.gap, cursor, look.committed, one.pending_full, group.is_stream)
+            for one in found
+        ]
 
     # -- what a holder does --------------------------------------------------------------------------------------------
 

@@ -92,26 +92,37 @@ def render_jobs(store: Store, hand: Hand, separator: int = COMMA) -> tuple[bytes
 
 
 def render_hands(store: Store, hands: Sequence[Hand]) -> list[tuple[bytes, int]]:
-    """The same of hands that were dealt together. As a rule their jobs follow each other: they are read at once."""
-    rows = [row for hand in hands for row in hand.rows]
-    first = rows[0][0] if rows else 0
+    """The same of hands that were dealt together."""
+    if not hands:
+        return []
+    deadlines = [hand.deadline for hand in hands]
+    return render_together(store, hands[0].topic, [hand.rows for hand in hands], deadlines, _WANT)
+
+
+def render_together(
+    store: Store, topic: Topic, hands: Sequence[Sequence[LeaseRow]], deadlines: Sequence[int], want: int
+) -> list[tuple[bytes, int]]:
+    """The JSON of what was dealt together, and how many each got. As a rule it is consecutive: it is read at once."""
+    dealt = [rows for rows in hands if rows]
     batch = None
-    if rows and rows[-1][0] - first == len(rows) - 1:
-        found = list(_between(store, hands[0].topic, first, rows[-1][0]))
-        if len(found) == 1 and found[0].first_seq == first and found[0].count == len(rows):
-            batch = found[0]
-    return [_render_hand(store, hand, batch) for hand in hands]
-
-
-def _render_hand(store: Store, hand: Hand, batch: FrameBatch | None) -> tuple[bytes, int]:
-    rows, count = hand.rows, len(hand.rows)
-    if batch is None or not rows or rows[-1][0] - rows[0][0] != count - 1:
-        return render_jobs(store, hand)
-    seq = rows[0][0]
-    at = seq - batch.first_seq
-    dead = None if batch.dead is None else batch.dead[at : at + count]
-    text, count, _, _ = render_json(
-        batch.buffer, batch.entries, at, count, seq, batch.layout, batch.base, dead, _WANT, (), count, _ALL, True,
-        COMMA, rows, hand.deadline,
-    )  # fmt: skip
-    return text, count
+    if dealt:
+        first, last, total = dealt[0][0][0], dealt[-1][-1][0], sum(map(len, dealt))
+        if last - first == total - 1:
+            found = list(_between(store, topic, first, last))
+            if len(found) == 1 and found[0].first_seq == first and found[0].count == total:
+                batch = found[0]
+    texts: list[tuple[bytes, int]] = []
+    for rows, deadline in zip(hands, deadlines, strict=True):
+        count = len(rows)
+        if batch is None or not rows or rows[-1][0] - rows[0][0] != count - 1:
+            texts.append(render_leased(store, topic, rows, want, deadline, COMMA))
+            continue
+        seq = rows[0][0]
+        at = seq - batch.first_seq
+        dead = None if batch.dead is None else batch.dead[at : at + count]
+        text, count, _, _ = render_json(
+            batch.buffer, batch.entries, at, count, seq, batch.layout, batch.base, dead, want, (), count, _ALL, True,
+            COMMA, rows, deadline,
+        )  # fmt: skip
+        texts.append((text, count))
+    return texts

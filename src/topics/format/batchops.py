@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from topics.format import frame, segment
 from topics.format.ack import render_ack
 from topics.format.append_body import prepare_body
@@ -54,6 +56,7 @@ __all__ = [
     "find_sync_marks",
     "index_staged",
     "make_records",
+    "measure_entries",
     "pack_leases",
     "prepare",
     "prepare_body",
@@ -197,6 +200,16 @@ def find_runs(entries: Buffer, count: int, bytes_max: int, far: int) -> list[tup
         else:
             runs.append((i, i + 1, offset, end))
     return runs
+
+
+def measure_entries(entries: Buffer, count: int, dead: bytes | None) -> tuple[int, int]:
+    """How many of the first `count` entries are not dead, and their accounted bytes."""
+    _check_entries(entries, 0, count)
+    _check_dead(dead, count)
+    sizes = np.frombuffer(entries, dtype="<u4", count=5 * count).reshape(-1, 5)[:, 4] >> np.uint32(8)
+    if dead is not None:
+        sizes = sizes[np.frombuffer(dead, dtype=np.uint8, count=count) == 0]
+    return len(sizes), int(sizes.sum(dtype=np.uint64))
 
 
 def verify(

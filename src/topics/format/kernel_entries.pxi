@@ -196,6 +196,27 @@ def find_runs(entries, Py_ssize_t count, int64_t bytes_max, int64_t far):
     return runs
 
 
+def measure_entries(entries, Py_ssize_t count, dead):
+    cdef Py_buffer index
+    cdef const uint8_t* entry
+    cdef const uint8_t* gone
+    cdef Py_ssize_t i, live = 0
+    cdef uint64_t size = 0
+    PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
+    try:
+        check_entries(index.len, 0, count)
+        gone = check_dead(dead, count)
+        entry = <const uint8_t*>index.buf
+        for i in range(count):
+            if gone == NULL or not gone[i]:
+                live += 1
+                size += load32(entry + 16) >> 8
+            entry += ENTRY_SIZE
+    finally:
+        PyBuffer_Release(&index)
+    return live, size
+
+
 cdef Py_ssize_t verify_frames(
     const uint8_t* buf, Py_ssize_t size, const uint8_t* entry, Py_ssize_t count, uint64_t first_seq, int layout,
     uint64_t topic_id, int64_t base,

@@ -7,7 +7,6 @@ everything that was handed to the WAL since; the next write is decided on it: it
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,13 @@ import numpy as np
 
 from topics.format.control import LostReason
 from topics.format.group import GroupOp
+from topics.format.ops import measure_entries
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import ReadOnly
 from topics.model.leaserows import LeaseRow
 from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
-from topics.storage.columns import Column, Ranges, live_sizes, measure_at, spell_out, spread, within
+from topics.storage.columns import Column, Ranges, measure_at, spell_out, spread, within
 from topics.storage.dead import DeadSet
 from topics.storage.dedupe import Dedupe, Remembered
 from topics.storage.effect import Effect, Ledger, Ordered
@@ -33,11 +33,6 @@ from topics.storage.segment import Segment
 from topics.storage.staging import TopicStages, stages_of
 from topics.storage.submission import Submission, Waiter, fresh_error
 from topics.storage.tail import ENTRY_SIZE, RamBlock, Tail
-
-_SIZE = struct.Struct("<17xHB")
-"""The accounted bytes of an entry: 24 bits."""
-_FEW = 16
-"""Records that are measured one by one."""
 
 
 class Topic:
@@ -410,18 +405,7 @@ class Topic:
         if count == 1:
             gone = first in self.dead or (overlay is not None and first in overlay)
             return (0, 0) if gone else (1, int.from_bytes(entries[17:20], "little"))
-        if count <= _FEW:
-            return self._measure_few(entries, first, count, overlay)
-        sizes = live_sizes(entries, self.gone_mask(first, count, overlay))
-        return len(sizes), int(sizes.sum(dtype=np.uint64))
-
-    def _measure_few(self, entries: memoryview, first: int, count: int, overlay: DeadSet | None) -> tuple[int, int]:
-        """One by one: columns cost more than they save."""
-        gone = self.gone_mask(first, count, overlay)
-        sizes = [low | high << 16 for low, high in _SIZE.iter_unpack(entries)]
-        if gone is not None:
-            sizes = [size for size, dead in zip(sizes, gone, strict=True) if not dead]
-        return len(sizes), sum(sizes)
+        return measure_entries(entries, count, self.gone_mask(first, count, overlay))
 
     def gone_mask(self, first: int, count: int, overlay: DeadSet | None = None) -> bytes | None:
         mask = self.dead.mask(first, count)

@@ -92,6 +92,19 @@ def test_twins_find_the_same_runs(entries: list[tuple[int, int]], bytes_max: int
     assert_same("find_runs", packed, len(entries), bytes_max, far)
 
 
+@needs_kernel
+@given(st.lists(st.binary(min_size=20, max_size=20), max_size=6), st.none() | st.binary(max_size=7), st.integers(0, 7))
+def test_twins_measure_the_same_entries(entries: list[bytes], dead: bytes | None, count: int) -> None:
+    assert_same("measure_entries", b"".join(entries), count, dead)
+
+
+def test_only_live_entries_are_measured(ops: ModuleType) -> None:
+    packed = b"".join(ENTRY.pack(0, 10, 0, 0, size.to_bytes(3, "little")) for size in (1, 2_000, 3_000_000))
+    assert ops.measure_entries(packed, 3, None) == (3, 3_002_001)
+    assert ops.measure_entries(packed, 3, b"\0\1\0") == (2, 3_000_001)
+    assert ops.measure_entries(packed, 2, b"\1\1") == (0, 0)
+
+
 def test_runs_cover_as_many_entries_as_the_bytes_allow(ops: ModuleType) -> None:
     packed = b"".join(ENTRY.pack(offset, 10, 0, 0, b"abc") for offset in (100, 110, 125, 500, 510, 90))
     assert ops.find_runs(packed, 6, 1000, 5) == [(0, 3, 100, 135), (3, 5, 500, 520), (5, 6, 90, 100)]
