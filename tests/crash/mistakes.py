@@ -432,3 +432,10 @@ def half_a_salvage_taken_for_a_whole_one(patches: Patches) -> None:
         return real(store, positions)
 
     patches.set(opening, "_head", head)
+
+
+def seqs_of_a_lost_tail_handed_out_again(patches: Patches) -> None:
+    def lose_nothing(self: replay.Replay, group: walread.GroupRead, staged: Any) -> None:
+        return
+
+    patches.set(replay.Replay, "_lose_tails", lose_nothing)

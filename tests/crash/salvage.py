@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.crash.probe import ROOT, contents, manifest_firsts, newest_snapshot, proven_frames
+from topics.format.checksum import shard_of
 from topics.format.control import RouterCursor
 from topics.format.frame import BadFrame, Kind, decode_frame
 from topics.format.staged import StageVerdict
@@ -14,7 +15,7 @@ from topics.host.clock import Clock
 from topics.model.errors import CorruptFile
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
-from topics.storage.paths import Paths
+from topics.storage.paths import Paths, group_key
 from topics.testing.disk import FakeDisk
 from topics.testing.ids import FakeIds
 from topics.testing.oracle import Violation
@@ -35,6 +36,13 @@ class Damage:
     """So do frames of routers."""
     cursors: frozenset[int] = frozenset()
     """The routers whose progress is said there: they may be back where they were before."""
+    group: str = ""
+    shards: int = 0
+    """Of a WAL file: its group, and how many there were."""
+
+    def doubts(self, topic_id: int) -> bool:
+        """Might the last records of this topic have been there, for all that a start can tell?"""
+        return self.shards > 0 and group_key(shard_of(topic_id, self.shards), self.shards) == self.group
 
 
 def spoil_proven(disk: FakeDisk, rng: Random, options: StoreOptions, clock: Clock) -> Damage | None:
@@ -74,7 +82,10 @@ def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
             if frame.kind == Kind.STAGE_VERDICT:  # without it the Prepares of these topics count for nothing
                 topics.update(topic_id for topic_id, _, _ in StageVerdict.decode(frame.body).rows)
             at = frame.end
-    return Damage(what, path, frozenset(topics - {0}), routers, frozenset(cursors))
+    snapshot = newest_snapshot(disk)
+    group = path.removeprefix(f"{ROOT}/wal/").rpartition("/")[0]
+    shards = snapshot.shards if snapshot is not None else 0
+    return Damage(what, path, frozenset(topics - {0}), routers, frozenset(cursors), group, shards)
 
 
 def _lose_segment(disk: FakeDisk, rng: Random) -> Damage | None:

@@ -34,12 +34,13 @@ from topics.storage.topic import Topic
 from topics.testing.clock import FakeClock
 from topics.testing.disk import CrashKind, PowerOff
 from topics.testing.faults import FaultFs
+from topics.testing.honest import gone
 from topics.testing.ids import FakeIds
 from topics.testing.loop import SeededLoop, Steps
 from topics.testing.oracle import Oracle, Skip, Violation
 from topics.testing.order import OrderFs
 from topics.testing.routes import view_routes
-from topics.testing.view import view_store, view_topic
+from topics.testing.view import View, view_store, view_topic
 
 _STEPS_PER_OPERATION = 400
 _PREEMPT_DEPTH = 2
@@ -197,6 +198,8 @@ class Simulation:
         if damage is not None and self.power:
             # A salvage goes on behind what the cut tore, too, in any file: what is found there is found, and told.
             damaged |= frozenset(store.by_id)
+        elif damage is not None:
+            damaged |= self._doubted(damage, views)
         self.stages.resolve(store, self.counts, damaged)
         self.oracle.check_recovered(
             views,
@@ -228,6 +231,15 @@ class Simulation:
         if self.profile.stages:
             store.staging.ttl_ms = self.profile.staged_ttl_ms
             self.client.stages = Stages(self.client, self.stages)
+
+    def _doubted(self, damage: Damage, views: dict[int, View]) -> frozenset[int]:
+        """Topics of which nothing was spoilt, though no start can know it: what they had is there."""
+        doubted = frozenset(filter(damage.doubts, self.oracle.instances)) - damage.topics
+        for topic_id in doubted & views.keys():
+            missing = gone(views[topic_id], self.oracle.instances[topic_id])
+            if missing:
+                raise Violation(f"topic {topic_id}, beside {damage.what}, {damage.path}, lost {sorted(missing)}")
+        return doubted
 
     @staticmethod
     def counts_allow(report: list[str]) -> bool:

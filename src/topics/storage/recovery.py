@@ -122,13 +122,14 @@ def read_store(
     replay = Replay(snapshot, groups, paths, handles, salvage)
     recovered = replay.run(lambda part: tell(_READ + (1 - _READ) * part))
     clean = snapshot.clean and not bad and not any(_past_position(group, listed) for group in groups)
-    replay.close_tails(clean, same_boot(fs, paths, identity))
+    parts: list[str] = []
+    staged = find_staged(fs, recovered.topics.values(), parts)
+    replay.close_tails(clean, same_boot(fs, paths, identity), staged)
     files, damage = judge(fs, recovered, salvage)
     handles.absent = None
     damage = [error for group in groups for error in group.damage] + recovered.damage + damage
     report += [f"salvaged: {error.message}" for error in damage]
-    report += recovered.unknown
-    staged = find_staged(fs, recovered.topics.values(), report)
+    report += recovered.unknown + parts
     highest = max([group.highest for group in groups] + [_highest(fs, paths, key) for key in foreign] + [0])
     next_wal = max(snapshot.next_wal, highest + 1, *(position.file for position in listed.values()))
     return Found(snapshot, groups, recovered, files, clean, next_wal, bad, staged, foreign, damage, report)

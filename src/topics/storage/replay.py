@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from topics.format.checksum import shard_of
 from topics.format.control import (
     BadBody,
     Dedupe,
@@ -24,7 +25,7 @@ from topics.format.control import (
     TopicCreate,
     TopicDelete,
 )
-from topics.format.frame import MORE, Frame, Kind, decode_frame
+from topics.format.frame import MORE, Frame, Kind, decode_frame, encode_frame
 from topics.format.group import GroupEvent, GroupOp
 from topics.format.snapshot import Snapshot, TopicRow, VerdictRow
 from topics.format.staged import StageCommit
@@ -36,7 +37,8 @@ from topics.storage.columns import live_sizes
 from topics.storage.group import load_groups
 from topics.storage.handles import Handles
 from topics.storage.lost import LostRanges
-from topics.storage.paths import Paths
+from topics.storage.partfile import Part
+from topics.storage.paths import Paths, group_key
 from topics.storage.queue import load_queue
 from topics.storage.routers import Router, router_of
 from topics.storage.segment import Segment
@@ -50,6 +52,9 @@ _TELL_EVERY = 1024
 """Things applied between two words about progress."""
 _IGNORED = frozenset({Kind.CHECKPOINT_MARK, Kind.STAGE_VERDICT})
 _ROUTERS = frozenset({Kind.ROUTER_CREATE, Kind.ROUTER_DELETE, Kind.ROUTER_CURSOR})
+_FIRM = frozenset({Kind.APPEND, Kind.TOPIC_CREATE, Kind.LOST_RANGE})
+"""Frames that say how far the seqs of their topic are."""
+_APPEND_BYTES_MIN = len(encode_frame(Kind.APPEND, 1, b'{"d":0}', seq=1, ts=1))
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -372,11 +377,35 @@ class Replay:
 
     # -- what is missing at the end ------------------------------------------------------------------------------------
 
-    def close_tails(self, clean: bool, same_boot: bool) -> None:
+    def close_tails(self, clean: bool, same_boot: bool, staged: dict[int, list[Part]]) -> None:
         """Seqs of `disk` topics that were reserved and not found may have been handed out: nobody gets them again."""
+        if not clean:
+            for group in self.groups:
+                if group.lost_bytes:
+                    self._lose_tails(group, staged)
         for topic in self.result.topics.values():
             if not clean and topic.durability == Durability.DISK and topic.ceiling > topic.head:
                 reason = LostReason.SKIPPED if same_boot else LostReason.CRASH
                 self.lose(topic, topic.head + 1, topic.ceiling, reason)
             topic.ordered = topic.published()
         self._close_routers()
+
+    def _lose_tails(self, group: GroupRead, staged: dict[int, list[Part]]) -> None:
+        """Damage took frames that nobody can name, perhaps the last records of a topic. Unless some of it were found
+        behind all damage, as many seqs as can have been there are told as lost, and handed to nobody again. One frame
+        of a commit stands for the records of its parts, which are still there."""
+        behind = {
+            item[1]
+            for read in group.files
+            for scan in read.scans
+            for item in scan.items
+            if item[0] in _FIRM and (read.wal.number, item[5]) >= group.lost_before
+        }
+        shards = self.snapshot.shards
+        layout = {group_key(index, shards) for index in range(shards)}
+        for topic in self.result.topics.values():
+            elsewhere = group.key in layout and group.key != group_key(shard_of(topic.id, shards), shards)
+            if elsewhere or topic.id in behind or topic.durability == Durability.EPHEMERAL:
+                continue
+            most = group.lost_bytes // _APPEND_BYTES_MIN + 1 + sum(part.head.count for part in staged.get(topic.id, ()))
+            self.lose(topic, topic.head + 1, max(topic.head, topic.ceiling) + most, LostReason.CORRUPT)

@@ -9,6 +9,7 @@ had been synced.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from topics.format.control import BadBody, FileMark, decode_mark
 from topics.format.current import Current
@@ -20,6 +21,12 @@ from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.paths import Paths, wal_name, wal_number
 from topics.storage.walfile import WalFile
+
+_FILE_BYTES: Final = 64 * 1024 * 1024
+"""A missing file whose length nobody tells is taken for one of this size."""
+_NEVER: Final = 1 << 62
+"""Above any offset."""
+_STEP: Final = 1 << 16
 
 
 @dataclass(slots=True)
@@ -49,6 +56,10 @@ class GroupRead:
     """(number, size) of files below the position, which wait to be removed."""
     damage: list[CorruptFile] = field(default_factory=list)
     """What salvage went past."""
+    lost_bytes: int = 0
+    """At most so many bytes of frames are missing."""
+    lost_before: tuple[int, int] = (0, 0)
+    """File and offset from which on nothing is missing."""
     highest: int = 0
 
 
@@ -92,6 +103,7 @@ class GroupReader:
             if number >= self.position.file and number not in numbers and (number == active or lengths[number]):
                 path = f"{self.group.directory}/{wal_name(number)}"
                 self._damage(CorruptFile(path, 0, "it is missing, but CURRENT names it"))
+                self._lose_file(number, lengths.get(number))
         return lengths
 
     def _chain(self, found: dict[int, FileRead]) -> list[tuple[FileRead, FileMark | None]]:
@@ -100,20 +112,23 @@ class GroupReader:
         alive = [number for number in sorted(found) if marks[number] is not None]
         chain: list[int] = []
         number = alive[-1] if alive else 0
+        length: int | None = None
         while number >= self.position.file and number:
             mark = marks.get(number)
             if mark is None:
                 self._missing(number, number in found, found.get(number))
                 if number not in found:
+                    self._lose_file(number, length)
                     break
                 chain.append(number)
                 lower = [n for n in alive if n < number]
                 number = lower[-1] if lower else 0
                 continue
             chain.append(number)
-            number = mark.previous
+            number, length = mark.previous, mark.previous_length
         if self.position.offset and self.position.file not in found:
             self._missing(self.position.file, False, None)
+            self._lose_file(self.position.file, length if number == self.position.file else None)
         chain.reverse()
         for stray in found:
             if stray in chain:
@@ -135,6 +150,7 @@ class GroupReader:
             return stated
         if not (read.wal.number == self.position.file and 0 < self.position.offset <= read.size):
             self._damage(stated)
+            self._lose_file(read.wal.number, read.size)
             read.damaged = True
         return None
 
@@ -162,6 +178,16 @@ class GroupReader:
             raise error
         self.group.damage.append(error)
 
+    def _lose(self, number: int, end: int, size: int) -> None:
+        """Up to `end` of this file frames of at most `size` bytes are missing."""
+        group = self.group
+        group.lost_bytes += size
+        group.lost_before = max(group.lost_before, (number, end))
+
+    def _lose_file(self, number: int, length: int | None) -> None:
+        """A whole one, that was so long as far as anybody knows."""
+        self._lose(number, _NEVER, _FILE_BYTES if length is None else length)
+
     def _scan(self, chain: list[tuple[FileRead, FileMark | None]], current: dict[int, int]) -> None:
         for index, (read, _) in enumerate(chain):
             number = read.wal.number
@@ -185,6 +211,7 @@ class GroupReader:
             read.damaged = True
             why = f"it ends at byte {read.size}, but {proven} bytes were proven"
             self._damage(CorruptFile(read.wal.path, read.size, why))
+            self._lose(read.wal.number, proven, proven - read.start)
             return
         end = min(proven, read.size)
         scan = scan_wal(read.view, read.start, end, read.entries)
@@ -194,7 +221,9 @@ class GroupReader:
         why = scan.why if scan.reason != "end" else f"it ends at byte {end}, but {proven} bytes were proven"
         read.damaged = True
         self._damage(CorruptFile(read.wal.path, scan.stop, why))
-        self._resync(read, scan.stop + 1, end)
+        self._resync(read, scan, end)
+        if end < proven:
+            self._lose(read.wal.number, proven, proven - end)
 
     def _scan_last(self, read: FileRead, sealed: int) -> None:
         """`sealed` bytes are valid by CURRENT. It has no checksum, so it never makes a file shorter than its frames."""
@@ -202,6 +231,7 @@ class GroupReader:
             if sealed > max(read.start, read.size):
                 why = f"it ends at byte {read.size}, but CURRENT knows {sealed} valid bytes"
                 self._damage(CorruptFile(read.wal.path, read.size, why))
+                self._lose(read.wal.number, sealed, sealed - read.start)
             return
         scan = scan_wal(read.view, read.start, read.size, read.entries)
         read.scans.append(scan)
@@ -213,7 +243,7 @@ class GroupReader:
             return
         read.damaged = True
         self._damage(CorruptFile(read.wal.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced"))
-        self._resync(read, scan.stop + 1, read.size)
+        self._resync(read, scan, max(min(proven, read.size), _written(read.view)))
 
     @staticmethod
     def _refuse_unknown(read: FileRead, scan: WalScan) -> None:
@@ -242,18 +272,34 @@ class GroupReader:
                 return 0
         return max(synced for _, synced in claims)
 
-    def _resync(self, read: FileRead, start: int, end: int) -> None:
-        """Salvage: the valid frames behind the damage."""
+    def _resync(self, read: FileRead, front: WalScan, end: int) -> None:
+        """Salvage: the valid frames between the damage behind `front` and `end`, and how much is missing there."""
+        whole, start = front.end, front.stop + 1
         while start < end:
             at = find_frames(read.view, start, end)
             if at < 0:
-                return
+                break
             scan = scan_wal(read.view, at, end, read.entries)
             if scan.frames:
                 read.scans.append(scan)
-            if scan.reason in ("end", "zeros"):
-                return
+                self._lose(read.wal.number, at, at - whole)
+                whole = scan.end
+                if scan.reason in ("end", "zeros"):
+                    return
             start = max(scan.stop, at) + 1
+        self._lose(read.wal.number, end, max(end - whole, 0))
+
+
+def _written(view: memoryview) -> int:
+    """Where the zeros at the end begin."""
+    end = len(view)
+    while end:
+        start = max(end - _STEP, 0)
+        rest = bytes(view[start:end]).rstrip(b"\0")
+        if rest:
+            return start + len(rest)
+        end = start
+    return 0
 
 
 def _first_mark(read: FileRead) -> FileMark | CorruptFile | None:

@@ -3,13 +3,15 @@
 Damage below what a sync had proven takes what it takes: an acknowledged record, but also the frame of a delete or of a
 drop, so that what these had ended may be back. What must hold all the same: every record that is served was sent, to
 this topic and under this seq, byte for byte; no reported range covers a record that is served; the counts say what a
-reader gets.
+reader gets; and what is gone lies in a reported range, under seqs that nobody gets again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from topics.model.config import Durability
 from topics.model.record import Record
 from topics.testing.plain import State, size_of
 from topics.testing.view import View
@@ -56,6 +58,37 @@ def dishonest(view: View, memory: Memory, rotten: bool = False) -> str | None:
     if view.bytes < size or (view.bytes > size and not (rotten and view.count)):
         return f"it counts {view.bytes} bytes and serves {size}"
     return None
+
+
+class Known(Protocol):
+    """What is remembered of a topic."""
+
+    name: str
+    published: State | None
+    ordered: State | None
+    handed: int
+
+    @property
+    def in_ram(self) -> set[int]: ...
+
+
+def gone(view: View, known: Known) -> set[int]:
+    """The records that are missing, though a kill leaves them alone and nobody has asked to end them."""
+    if known.name != view.name or known.published is None or known.ordered is None:
+        return set()
+    live = (known.published.records.keys() & known.ordered.records.keys()) - known.in_ram - known.published.ram
+    ended = max(view.evict_floor, view.expiry_floor, view.delete_below - 1)
+    return {seq for seq in live - view.records.keys() if seq > ended}
+
+
+def silent(view: View, known: Known | None, power: bool) -> str | None:
+    """What is gone and not told; None = nothing. A power cut takes of its own, too: there nothing is asked."""
+    if power or known is None or known.name != view.name or view.config.commit_class == Durability.EPHEMERAL:
+        return None
+    if view.head < known.handed:
+        return f"its head is {view.head}, but seq {known.handed} was acknowledged"
+    untold = gone(view, known) - {seq for gap in view.gaps for seq in range(gap.gap_from, gap.gap_to + 1)}
+    return f"the acknowledged records {sorted(untold)} are gone, and nothing says so" if untold else None
 
 
 def state_of(view: View) -> State:

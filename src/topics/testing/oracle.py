@@ -20,7 +20,7 @@ from topics.model.config import Durability, TopicConfig
 from topics.model.record import Gap, GapReason, Record
 from topics.storage.submission import State as TokenState
 from topics.storage.submission import Submission
-from topics.testing.honest import Memory, dishonest, state_of
+from topics.testing.honest import Memory, dishonest, silent, state_of
 from topics.testing.plain import (
     Appended,
     Change,
@@ -262,7 +262,7 @@ class Oracle:
         `damaged` bytes were spoilt that had been synced, and of the routers of `astray` what said how far they are."""
         self.settle()
         self.routers.astray = astray
-        self._accept(views, damaged)
+        self._accept(views, damaged, power)
         for topic_id in views:
             if topic_id not in self.instances and topic_id not in damaged:
                 raise Violation(f"recovery invented the topic {views[topic_id].name!r} (id {topic_id})")
@@ -274,8 +274,7 @@ class Oracle:
                 continue
             found = views.get(instance.id)
             if found is None:
-                replaced = newest.get(instance.name, 0) > instance.id
-                self._check_absent(instance, power, replaced)
+                self._check_absent(instance, power, newest.get(instance.name, 0) > instance.id)
                 self._forget(instance)
                 continue
             if clean:
@@ -287,15 +286,15 @@ class Oracle:
         if len(self.names) != len(self.instances):
             raise Violation("recovery gave two topics of one name")
 
-    def _accept(self, views: dict[int, View], damaged: frozenset[int]) -> None:
+    def _accept(self, views: dict[int, View], damaged: frozenset[int], power: bool) -> None:
         """Whatever honest state damage has left is the one to go on from."""
         for topic_id in damaged:
-            if topic_id in self.instances:
-                self._forget(self.instances[topic_id])
-            view = views.get(topic_id)
+            known, view = self.instances.get(topic_id), views.get(topic_id)
+            if known is not None:
+                self._forget(known)
             if view is None:
                 continue
-            why = dishonest(view, self.memory)
+            why = dishonest(view, self.memory) or silent(view, known, power)
             if why is not None:
                 raise Violation(f"topic {view.name!r} (id {view.id}), salvaged: {why}")
             instance = self.instances[topic_id] = Instance(view.name, topic_id)
