@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.crash.life import Life
-from topics.broker.staging import Outcome, Staged, StoredPart, work_in_place
+from topics.broker.staging import Outcome, Staged, StoredPart
 from topics.format.ops import prepare
 from topics.model.config import Durability
 from topics.model.errors import TopicsError
 from topics.rules.txns import parse_txn
 from topics.storage.staging import known_commit
+from topics.testing.driving import run_in_place
 
 
 class StagedLife:
@@ -28,7 +29,7 @@ class StagedLife:
         """The same part has the same bytes whenever it is put."""
         texts = [b'"%b %b %d"' % (txn.encode(), part.encode(), index) for index in range(count)]
         records: list[dict[str, Any]] = [{"data": text, **({"tag": tag} if tag else {})} for text in texts]
-        done = work_in_place(self.life.store, self.cases.put(name, txn, part, prepare(records)))
+        done = run_in_place(self.life.store, self.cases.put(name, txn, part, prepare(records)))
         if not done.committed:
             self.told.parts[self.life.store.topic(name).id, txn, part] = count
         return done
@@ -46,7 +47,7 @@ class StagedLife:
             self.told.several.append((txn, [store.topic(name).id for name in topics]))
         names = {name: [part for part, _ in parts] for name, parts in topics.items()}
         try:
-            done = work_in_place(store, self.cases.commit(txn, names, query))
+            done = run_in_place(store, self.cases.commit(txn, names, query))
         except TopicsError:
             for name, batch in batches.items():
                 if store.topic(name).ordered.head < batch.first:  # it got no seqs: others will
@@ -62,4 +63,4 @@ class StagedLife:
     def abort(self, name: str, txn: str) -> bool:
         topic_id = self.life.store.topic(name).id
         self.told.parts = {key: n for key, n in self.told.parts.items() if key[:2] != (topic_id, txn)}
-        return work_in_place(self.life.store, self.cases.abort(name, txn))
+        return run_in_place(self.life.store, self.cases.abort(name, txn))

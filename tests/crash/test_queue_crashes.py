@@ -8,7 +8,6 @@ from typing import Any, Literal
 import pytest
 
 from topics.broker.broker import Broker
-from topics.broker.steps import run_in_place
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
 from topics.rules.lease_values import Kind
@@ -18,6 +17,7 @@ from topics.storage.options import StoreOptions
 from topics.storage.store import Store
 from topics.testing.clock import FakeClock
 from topics.testing.disk import CrashKind, FakeDisk, PowerOff
+from topics.testing.driving import run_in_place
 from topics.testing.ids import FakeIds
 
 HOUR_MS = 3_600_000

@@ -9,7 +9,7 @@ import pytest
 from tests.crash.ledger import read_all
 from tests.crash.life import Life
 from tests.crash.staged_life import StagedLife
-from topics.broker.staging import Staged, work_in_place
+from topics.broker.staging import Staged
 from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model.errors import CorruptFile, PartMissing, ReadOnly, StageFull, StorageError, WriteFailed
@@ -19,6 +19,7 @@ from topics.storage.partfile import load_part
 from topics.storage.stagecommit import Commit, Verdict, Wanted, find_parts, order_commit
 from topics.storage.staging import begin_put, end_put, known_commit, stages_of
 from topics.testing.disk import FakeDisk, PowerOff
+from topics.testing.driving import run_in_place
 from topics.testing.faults import Fault
 
 
@@ -130,12 +131,12 @@ def test_of_two_files_of_one_part_the_later_counts() -> None:
     frames = prepare([{"data": b'"other"'}])
     del stages_of(topic).open["t1"]  # as if its writer had never heard of it
     store.staging.bytes = 0
-    work_in_place(store, cases.put("a", "t1", "p0", frames))
+    run_in_place(store, cases.put("a", "t1", "p0", frames))
     assert len(parts_on_disk(life)) == 2
     life.ledger.staged.parts.clear()
     life.kill()
     life.reopen()
-    work_in_place(life.store, Staged(life.store).commit("t1", {"a": ["p0"]}))
+    run_in_place(life.store, Staged(life.store).commit("t1", {"a": ["p0"]}))
     assert [item.raw for item in read_all(life.store, "a") if isinstance(item, Record)] == [b'"other"']
 
 
@@ -188,7 +189,7 @@ def test_abort_that_cannot_unlink_says_so_and_can_be_repeated() -> None:
     fs = life.open_faulty()
     fs.add(Fault("remove", 1, "EIO"))
     with pytest.raises(StorageError):
-        work_in_place(life.store, users.cases.abort("a", "t1"))
+        run_in_place(life.store, users.cases.abort("a", "t1"))
     assert "t1" in stages_of(life.store.topic("a")).open
     assert users.abort("a", "t1") is True
     assert parts_on_disk(life) == []
@@ -369,7 +370,7 @@ def test_unknown_verdict_freezes_its_topics_until_the_store_is_reopened() -> Non
         with pytest.raises(ReadOnly):
             life.append(name)
         with pytest.raises((ReadOnly, WriteFailed)):
-            work_in_place(store, users.cases.abort(name, "t1"))
+            run_in_place(store, users.cases.abort(name, "t1"))
         assert raws(life, name) == []
     assert store.checkpoint(), "the others go on, and no position passes the Prepare"
     if bystander is not None:

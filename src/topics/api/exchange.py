@@ -28,10 +28,6 @@ SMALL = INLINE_BYTES_MAX
 """Bodies up to here are not counted against the budget: connections, and what may be under way on each, bound them."""
 
 
-class TooLarge(Exception):
-    """The body exceeds what the admission allows."""
-
-
 class Exchange:
     __slots__ = (
         "_admission",

@@ -273,20 +273,3 @@ def outcome(row: Committed, repeated: bool) -> Outcome:
     if not row.first_seq or not row.records:
         return Outcome(None, None, row.records, repeated)
     return Outcome(row.first_seq, row.first_seq + row.records - 1, row.records, repeated)
-
-
-def work_in_place(store: Store, work: Work[T]) -> T:
-    """Drive a use case without threads: write where it waits, do its chores at once."""
-    while True:
-        try:
-            wait = next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if isinstance(wait, Chore):
-            wait.run()
-        elif isinstance(wait, Nap):
-            wait.refused = True
-        else:
-            while not wait.settled:
-                store.drive_once()

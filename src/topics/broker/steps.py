@@ -75,18 +75,3 @@ def asked(store: Store, ask: Callable[[], T]) -> Steps[T]:
         except WaitFirst as first:
             waited_for = first.submission
         yield waited_for
-
-
-def run_in_place(store: Store, steps: Steps[T]) -> T:
-    """Drive a use case without threads: write where it waits. A nap ends at once."""
-    while True:
-        try:
-            wait = next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if isinstance(wait, Nap):
-            wait.refused = True
-            continue
-        while not wait.settled:
-            store.drive_once()

@@ -14,7 +14,7 @@ import msgspec
 
 from topics.format import control, frame, group, segment, staged
 from topics.format.container import BadContainer
-from topics.format.current import decode_current
+from topics.format.current import Current
 from topics.format.envelope import BadEnvelope, split_envelope
 from topics.format.fields import BadBody
 from topics.format.frame import BadFrame
@@ -263,7 +263,7 @@ def _names(view: memoryview, what: str, magic: bytes) -> Parts:
 
 def _current(view: memoryview) -> Parts:
     try:
-        current = decode_current(bytes(view))
+        current = Current.decode(bytes(view))
     except ValueError as error:
         yield from _text(view, last=False)
         yield Stop(0, "damage", str(error))

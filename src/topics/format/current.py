@@ -48,11 +48,3 @@ class Current(msgspec.Struct, frozen=True):
         if len(set(names)) != len(names):
             raise ValueError("CURRENT names a file twice")
         return cls(lines[0], tuple(sealed))
-
-
-def encode_current(current: Current) -> bytes:
-    return current.encode()
-
-
-def decode_current(text: bytes) -> Current:
-    return Current.decode(text)

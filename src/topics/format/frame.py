@@ -187,10 +187,3 @@ def decode_frame(buf: Buffer, offset: int, limit: int) -> Frame:
         offset,
         end,
     )
-
-
-def with_more(frame_bytes: bytes) -> bytes:
-    """The same frame with the MORE flag: another frame of its submission follows."""
-    covered = bytearray(frame_bytes[:-8])
-    covered[5] |= MORE
-    return bytes(covered) + _HASH.pack(xxh3_64(memoryview(covered)[4:]))

@@ -142,10 +142,3 @@ def decode_segment_frame(buf: Buffer, offset: int, limit: int) -> SegmentFrame:
 
 def encode_entry(offset: int, length: int, ts: int, flags: int, accounted: int) -> bytes:
     return ENTRY.pack(offset, length, ts, flags, min(accounted, ACCOUNTED_MAX).to_bytes(3, "little"))
-
-
-def accounted_column(entries: np.ndarray) -> np.ndarray:
-    """The u24 column of an ENTRY_DTYPE array as u32."""
-    parts = entries["accounted"].astype(np.uint32)
-    column: np.ndarray = parts[:, 0] | parts[:, 1] << 8 | parts[:, 2] << 16
-    return column

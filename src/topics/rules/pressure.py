@@ -29,7 +29,6 @@ SHED_UNTIL: Final = 0.6
 SHED_SAMPLES: Final = 5
 """Half a second above the mark is sustained; one bad sample sheds nothing."""
 REFUSE_FROM: Final = 0.99
-RETRY_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

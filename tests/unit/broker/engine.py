@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from topics.broker.broker import Appended, Broker
 from topics.broker.reading import Page, Query
-from topics.broker.steps import Steps, run_in_place
+from topics.broker.steps import Steps
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
 from topics.storage.opening import open_store
@@ -15,6 +15,7 @@ from topics.storage.options import StoreOptions
 from topics.storage.store import Store
 from topics.testing.clock import FakeClock
 from topics.testing.disk import FakeDisk
+from topics.testing.driving import run_in_place
 from topics.testing.ids import FakeIds
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 
 from topics.broker.router import forward, pull, swept
 from topics.broker.routing import RouterSpec, Routing
-from topics.broker.steps import Steps, T, run_in_place
+from topics.broker.steps import Steps, T
 from topics.format.control import RouterBits, Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.host.fs import Fs
@@ -21,6 +21,7 @@ from topics.storage.store import Store
 from topics.storage.submission import WaitFirst
 from topics.testing.clock import FakeClock
 from topics.testing.disk import FakeDisk
+from topics.testing.driving import run_in_place
 from topics.testing.ids import FakeIds
 
 PLAIN = RouterBits.PRESERVE_NODE | RouterBits.PRESERVE_TAG | RouterBits.CREATE_DEST

@@ -20,7 +20,6 @@ from topics.format.frame import (
     Kind,
     decode_frame,
     encode_frame,
-    with_more,
 )
 from topics.model import limits
 
@@ -105,13 +104,6 @@ def test_decoding_gives_back_what_was_encoded(
 def test_present_but_empty_tag_keeps_its_flag() -> None:
     frame = encode_frame(Kind.APPEND, 1, b'{"d":1}', flags=TAG | NODE)
     assert decode_frame(frame, 0, len(frame)).flags == TAG | NODE
-
-
-def test_with_more_sets_the_flag_and_stays_valid() -> None:
-    frame = with_more(APPEND)
-    found = decode_frame(frame, 0, len(frame))
-    assert found.flags == decode_frame(APPEND, 0, len(APPEND)).flags | MORE
-    assert with_more(frame) == frame
 
 
 @pytest.mark.parametrize("at", range(len(APPEND)))

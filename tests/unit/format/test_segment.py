@@ -14,7 +14,6 @@ from topics.format.segment import (
     ENTRY_SIZE,
     HOLE,
     OVERHEAD,
-    accounted_column,
     decode_segment_frame,
     encode_entry,
     encode_segment_frame,
@@ -75,4 +74,4 @@ def test_entry_layouts_agree() -> None:
     assert array["length"].tolist() == [2, 5]
     assert array["ts"].tolist() == [3, 6]
     assert array["flags"].tolist() == [HOLE, 0]
-    assert accounted_column(array).tolist() == [0x030201, ACCOUNTED_MAX]
+    assert array["accounted"].tolist() == [[1, 2, 3], list(ACCOUNTED_MAX.to_bytes(3, "little"))]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.format.container import BadContainer, unwrap, wrap
-from topics.format.current import Current, decode_current, encode_current
+from topics.format.current import Current
 from topics.format.manifest import Manifest, SegmentEntry, decode_manifest, encode_manifest
 
 MANIFEST = Manifest(
@@ -96,15 +96,15 @@ def test_manifest_of_doubtful_content_is_refused(body: bytes) -> None:
 def test_current_is_the_documented_text() -> None:
     current = Current("wal-0000000000000007.log", (("wal-0000000000000005.log", 67108351),))
     text = b"wal-0000000000000007.log\nsealed wal-0000000000000005.log 67108351\n"
-    assert encode_current(current) == text
-    assert decode_current(text) == current
+    assert current.encode() == text
+    assert Current.decode(text) == current
 
 
 @given(st.sets(st.integers(0, 10**16 - 1), min_size=1, max_size=5), st.integers(0, 1 << 40))
 def test_current_decodes_to_what_was_encoded(numbers: set[int], length: int) -> None:
     first, *rest = (f"wal-{number:016d}.log" for number in sorted(numbers, reverse=True))
     current = Current(first, tuple((name, length) for name in rest))
-    assert decode_current(encode_current(current)) == current
+    assert Current.decode(current.encode()) == current
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_current_decodes_to_what_was_encoded(numbers: set[int], length: int) -> 
 )
 def test_current_of_doubtful_content_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
-        decode_current(text)
+        Current.decode(text)
