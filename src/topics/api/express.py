@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from topics.api.auth import ANYONE, Key, Slots
 from topics.api.call import JSON
+from topics.api.convoy import Convoy
 from topics.api.http import Response, Rider
 from topics.api.known import Known
-from topics.api.problems import fault, told
+from topics.api.problems import told
 from topics.api.render import start_of
 from topics.api.service import Service
 from topics.format.ops import Gather, render_ack
@@ -50,15 +51,15 @@ class Station:
         self.service = service
         self.topics = service.broker.store.topics
         self.now_ns = service.clock.monotonic_ns
-        self.waiting: dict[str, Convoy] = {}
+        self.waiting: dict[str, AppendConvoy] = {}
         self.others: dict[tuple[str, tuple[str, ...]], Departing] = {}
         """Of other kinds than appends, by kind and what they are about."""
         self._spares: list[Gather] = []
 
-    def convoy(self, name: str) -> Convoy:
+    def convoy(self, name: str) -> AppendConvoy:
         self._call()
         gather = self._spares.pop() if self._spares else Gather()
-        convoy = self.waiting[name] = Convoy(self.service, name, gather)
+        convoy = self.waiting[name] = AppendConvoy(self.service, name, gather)
         return convoy
 
     def add(self, kind: str, names: tuple[str, ...], convoy: Departing) -> None:
@@ -87,13 +88,13 @@ Ticket = tuple[Rider, "AppendExpress", Known, bytes, int, int, int]
 """Who rides, by what, known head, head and body, start of the body, when it came, records."""
 
 
-class Convoy:
-    """Appends to one topic. The store releases it when their submission is settled."""
+class AppendConvoy(Convoy):
+    """Appends to one topic."""
 
-    __slots__ = ("_name", "_service", "append", "gather", "tickets")
+    __slots__ = ("_name", "append", "gather", "tickets")
 
     def __init__(self, service: Service, name: str, gather: Gather) -> None:
-        self._service = service
+        super().__init__(service)
         self._name = name
         self.gather = gather
         self.tickets: list[Ticket] = []
@@ -115,39 +116,12 @@ class Convoy:
             failed = True
         if self.append is not None:
             return self.append.topic.shard
-        for rider, express, known, data, start, _, _ in self.tickets:
-            express.give_slot()
-            try:
-                if failed:
-                    rider.arrived_late(known, fault())
-                else:
-                    rider.sent_back(known, data, start)
-            except Exception as trouble:
-                self._undelivered(trouble)
+        self._send_back(self.tickets, failed)
         return None
 
-    def _undelivered(self, trouble: Exception) -> None:
-        """Of one of them: the others get their answers."""
-        context = {"message": "an answer was not delivered", "exception": trouble}
-        self._service.loop.call_exception_handler(context)
-
-    def release(self) -> None:
-        """By the store, under its lock."""
-        assert self.append is not None
-        submission = self.append.submission
-        assert submission is not None
-        assert submission.shard is not None
-        pump = self._service.pump
-        if submission.settled:
-            pump.released(self)
-            return
-        submission.waiters.append(self)
-        pump.lead_wanted(submission.shard)
-
     def resume(self) -> None:
-        append = self.append
+        append, submission = self.append, self.submission
         assert append is not None
-        submission = append.submission
         assert submission is not None
         now_ns = self._service.now_ns()
         waited = now_ns - append.ordered_ns

@@ -30,7 +30,6 @@ class FetchConvoy(JobConvoy[FetchWish]):
         if outcome is None:
             return []
         self._outcome: Outcome[Fetched] = outcome
-        self._submission = outcome.submission
         self._fetched = [fetched for fetched in outcome.found if fetched is not None]
         return [ticket for ticket, fetched in zip(tickets, outcome.found, strict=True) if fetched is not None]
 
@@ -53,7 +52,6 @@ class GroupAckConvoy(JobConvoy[AckWish]):
         if outcome is None:
             return []
         self._group = outcome.place.group
-        self._submission = outcome.submission
         return [ticket for ticket, verdict in zip(tickets, outcome.found, strict=True) if verdict is not None]
 
     def _answers(self, now_ns: int) -> list[bytes]:

@@ -18,6 +18,7 @@ import msgspec
 
 from topics.api.auth import ANYONE, Key
 from topics.api.call import JSON
+from topics.api.convoy import Convoy
 from topics.api.exchange import INLINE_BYTES_MAX, coded
 from topics.api.express import Terminal
 from topics.api.http import Response, Rider
@@ -29,9 +30,8 @@ from topics.api.service import Service
 from topics.api.wire import U32, U64, AckIn, ClaimIn, bounded, decode
 from topics.broker.jobs import render_hands
 from topics.broker.queue import CLAIM_MAX
-from topics.broker.together import Dealt, Done, Wish, ack_together, claim_together, count_jobs, shares_jobs
+from topics.broker.together import Done, Wish, ack_together, claim_together, count_jobs, shares_jobs
 from topics.model.errors import TopicsError
-from topics.storage.submission import Submission
 
 if TYPE_CHECKING:
     from topics.model.config import TopicConfig
@@ -48,16 +48,15 @@ Ticket = tuple[Rider, "JobExpress[T]", Known, bytes, int, int, T]
 """Who rides, by what, known head, head and body, start of the body, when it came, what is asked for."""
 
 
-class JobConvoy(Generic[T]):
-    """Calls of one kind to one queue. The store releases it when their submission is settled."""
+class JobConvoy(Convoy, Generic[T]):
+    """Calls of one kind to one queue."""
 
-    __slots__ = ("_names", "_service", "_submission", "jobs", "tickets")
+    __slots__ = ("_names", "jobs", "tickets")
 
     def __init__(self, service: Service, names: tuple[str, ...]) -> None:
-        self._service = service
+        super().__init__(service)
         self._names = names
         """A queue, or a topic and its group."""
-        self._submission: Submission | None = None
         self.tickets: list[Ticket[T]] = []
         self.jobs = 0
 
@@ -74,11 +73,11 @@ class JobConvoy(Generic[T]):
         if len(self.tickets) < len(tickets):
             staying = set(map(id, self.tickets))
             self._send_back([ticket for ticket in tickets if id(ticket) not in staying], failed)
-        if self._submission is None:
+        if self.submission is None:
             self.resume()
             return None
-        assert self._submission.shard is not None
-        return self._submission.shard.index
+        assert self.submission.shard is not None
+        return self.submission.shard.index
 
     def _order(self, tickets: list[Ticket[T]]) -> list[Ticket[T]]:
         """Those that go on from here."""
@@ -92,39 +91,11 @@ class JobConvoy(Generic[T]):
         """What the performance block says besides the whole time."""
         return b""
 
-    def _send_back(self, tickets: list[Ticket[T]], failed: bool) -> None:
-        for rider, express, known, data, start, _, _ in tickets:
-            express.give_slot()
-            try:
-                if failed:
-                    rider.arrived_late(known, fault())
-                else:
-                    rider.sent_back(known, data, start)
-            except Exception as trouble:
-                self._undelivered(trouble)
-
-    def _undelivered(self, trouble: Exception) -> None:
-        """Of one of them: the others get their answers."""
-        context = {"message": "an answer was not delivered", "exception": trouble}
-        self._service.loop.call_exception_handler(context)
-
-    def release(self) -> None:
-        """By the store, under its lock."""
-        submission = self._submission
-        assert submission is not None
-        assert submission.shard is not None
-        pump = self._service.pump
-        if submission.settled:
-            pump.released(self)
-            return
-        submission.waiters.append(self)
-        pump.lead_wanted(submission.shard)
-
     def resume(self) -> None:
         if not self.tickets:
             return
         now_ns = self._service.now_ns()
-        error = None if self._submission is None else self._submission.error
+        error = None if self.submission is None else self.submission.error
         answers: list[bytes] = []
         more = b""
         if error is None:
@@ -165,19 +136,18 @@ class JobConvoy(Generic[T]):
 
 
 class ClaimConvoy(JobConvoy[Wish]):
-    __slots__ = ("_dealt",)
+    __slots__ = ("_hands",)
 
     def _order(self, tickets: list[Ticket[Wish]]) -> list[Ticket[Wish]]:
         broker = self._service.broker
-        dealt = claim_together(broker.store, broker.queues, self._names[0], [ticket[6] for ticket in tickets], self)
-        if dealt is None:
+        hands = claim_together(broker.store, broker.queues, self._names[0], [ticket[6] for ticket in tickets], self)
+        if hands is None:
             return []
-        self._dealt: Dealt = dealt
-        self._submission = dealt.submission
+        self._hands = hands
         return tickets
 
     def _answers(self, now_ns: int) -> list[bytes]:
-        store, hands = self._service.broker.store, self._dealt.hands
+        store, hands = self._service.broker.store, self._hands
         ready, _ = count_jobs(store, hands[0].topic)
         topic = msgspec.json.encode(self._names[0])
         return [
@@ -195,7 +165,6 @@ class AckConvoy(JobConvoy[Done]):
         if acked is None:
             return []
         self._topic: Topic = acked.topic
-        self._submission = acked.submission
         self._ordered_ns = self._service.now_ns()
         return [ticket for ticket, taken in zip(tickets, acked.taken, strict=True) if taken]
 
@@ -214,7 +183,7 @@ class AckConvoy(JobConvoy[Done]):
         return answers
 
     def _spent(self, now_ns: int) -> bytes:
-        submission = self._submission
+        submission = self.submission
         synced = submission is not None and submission.needs_sync
         return synced_in(now_ns - self._ordered_ns) if synced else b""
 

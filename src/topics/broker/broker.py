@@ -33,7 +33,7 @@ from topics.storage.names import TAGS
 from topics.storage.namesearch import Search, is_quick, search_ahead
 from topics.storage.scan import check_there
 from topics.storage.store import Store
-from topics.storage.submission import Submission, Waiter, WaitFirst
+from topics.storage.submission import Submission, Together, WaitFirst
 from topics.storage.topic import Topic
 
 _HEADS_MS = 10
@@ -73,7 +73,7 @@ def is_queue_full(refused: Throttled) -> bool:
     return "shard" in refused.facts
 
 
-class Together(Waiter, Protocol):
+class AppendedTogether(Together, Protocol):
     """Several callers whose appends are one."""
 
     append: Append | None
@@ -203,7 +203,7 @@ class Broker:
                     return None
                 raise
 
-    def append_together(self, name: str, prepared: Prepared, waiter: Together) -> None:
+    def append_together(self, name: str, prepared: Prepared, waiter: AppendedTogether) -> None:
         """Order the appends of several callers, which `prepared` holds one behind the other; `waiter` is released when
         all are settled. It gets no append where each of them has to be asked for by itself."""
         store = self.store
@@ -216,9 +216,8 @@ class Broker:
             except WaitFirst:
                 return
             assert append.submission is not None
-            # Before the lock is given up: whoever completes a sync may ask the waiter to write right after.
             waiter.append = append
-            append.submission.waiters.append(waiter)
+            append.submission.carry(waiter)
 
     def append(
         self,

@@ -17,7 +17,7 @@ from topics.storage.groupfetch import Fetched, order_fetch
 from topics.storage.grouping import GroupVerdict, Place, enter, gathered, order_settled
 from topics.storage.leasing import Now
 from topics.storage.store import Store
-from topics.storage.submission import Submission, Waiter, WaitFirst
+from topics.storage.submission import Together, WaitFirst
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -47,12 +47,10 @@ class Outcome(Generic[T]):
     now: Now
     found: list[T | None]
     """Per wish; None = it was left out."""
-    submission: Submission | None
-    """None = there is nothing to wait for."""
 
 
 def fetch_together(
-    store: Store, groups: ConsumerGroups, names: tuple[str, str], wishes: Sequence[FetchWish], waiter: Waiter
+    store: Store, groups: ConsumerGroups, names: tuple[str, str], wishes: Sequence[FetchWish], waiter: Together
 ) -> Outcome[Fetched] | None:
     """Deal to each in this order; `waiter` is released when that is settled. None where each has to ask by itself."""
 
@@ -69,7 +67,7 @@ def fetch_together(
 
 
 def ack_group_together(
-    store: Store, groups: ConsumerGroups, names: tuple[str, str], wishes: Sequence[AckWish], waiter: Waiter
+    store: Store, groups: ConsumerGroups, names: tuple[str, str], wishes: Sequence[AckWish], waiter: Together
 ) -> Outcome[GroupVerdict] | None:
     """Order those in which every record is the member's own and nothing is under way for it."""
 
@@ -88,7 +86,7 @@ def _together(
     names: tuple[str, str],
     act: Callable[[Place, Now, W], T | None],
     wishes: Sequence[W],
-    waiter: Waiter,
+    waiter: Together,
 ) -> Outcome[T] | None:
     with store.lock:
         try:
@@ -108,5 +106,5 @@ def _together(
 
         found, submission = gathered(place, lambda: [tried(wish) for wish in wishes])
         if submission is not None:
-            submission.waiters.append(waiter)
-        return Outcome(place, now, found, submission)
+            submission.carry(waiter)
+        return Outcome(place, now, found)

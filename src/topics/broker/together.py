@@ -16,7 +16,7 @@ from topics.rules.lease_values import READY
 from topics.storage.append import shares_submission
 from topics.storage.leasing import order_acks, order_claim, queue_of, sweep
 from topics.storage.store import Store
-from topics.storage.submission import Submission, Waiter, WaitFirst
+from topics.storage.submission import Together, WaitFirst
 from topics.storage.topic import Topic
 
 Wish = tuple[str, int, int | None]
@@ -26,19 +26,10 @@ Done = tuple[str, Sequence[int], Sequence[int | None]]
 
 
 @dataclass(slots=True)
-class Dealt:
-    hands: list[Hand]
-    """Per wish. How many more are ready is for `count_jobs` to say, when it is told."""
-    submission: Submission | None
-    """None = there is nothing to wait for."""
-
-
-@dataclass(slots=True)
 class Acked:
     topic: Topic
     taken: list[bool]
     """Per ack: whether it is among those that were ordered."""
-    submission: Submission
 
 
 def shares_jobs(config: TopicConfig) -> bool:
@@ -54,9 +45,12 @@ def _queue(store: Store, name: str) -> Topic | None:
     return topic
 
 
-def claim_together(store: Store, queues: Queues, name: str, wishes: Sequence[Wish], waiter: Waiter) -> Dealt | None:
-    """Deal to each as if it had come by itself, in this order; `waiter` is released when that is settled. None where
-    each of them has to be asked for by itself."""
+def claim_together(
+    store: Store, queues: Queues, name: str, wishes: Sequence[Wish], waiter: Together
+) -> list[Hand] | None:
+    """Deal to each as if it had come by itself, in this order; `waiter` is released when that is settled, if it was
+    given a submission to wait for. How many more are ready is for `count_jobs` to say, when it is told. None where each
+    of them has to be asked for by itself."""
     with store.lock:
         topic = _queue(store, name)
         if topic is None:
@@ -71,12 +65,11 @@ def claim_together(store: Store, queues: Queues, name: str, wishes: Sequence[Wis
         except WaitFirst:
             return None
         if claims.submission is not None:
-            claims.submission.waiters.append(waiter)
-        hands = [Hand(topic, rows, now.wall_ms + ask.lease_ms) for ask, rows in zip(asks, claims.hands, strict=True)]
-        return Dealt(hands, claims.submission)
+            claims.submission.carry(waiter)
+        return [Hand(topic, rows, now.wall_ms + ask.lease_ms) for ask, rows in zip(asks, claims.hands, strict=True)]
 
 
-def ack_together(store: Store, queues: Queues, name: str, calls: Sequence[Done], waiter: Waiter) -> Acked | None:
+def ack_together(store: Store, queues: Queues, name: str, calls: Sequence[Done], waiter: Together) -> Acked | None:
     """Order those in which every job is the node's own and nothing is under way for it; `waiter` is released when that
     is settled. None where there is no such call."""
     with store.lock:
@@ -97,8 +90,8 @@ def ack_together(store: Store, queues: Queues, name: str, calls: Sequence[Done],
         if not seen:
             return None
         submission = order_acks(topic, shard, sorted(seen), now)
-        submission.waiters.append(waiter)
-        return Acked(topic, taken, submission)
+        submission.carry(waiter)
+        return Acked(topic, taken)
 
 
 def count_jobs(store: Store, topic: Topic) -> tuple[int, int]:

@@ -24,6 +24,12 @@ class Waiter(Protocol):
         ...
 
 
+class Together(Waiter, Protocol):
+    """Several callers, what they asked for being one submission."""
+
+    submission: Submission | None
+
+
 class State(enum.IntEnum):
     QUEUED = 0
     WRITTEN = 1
@@ -109,6 +115,11 @@ class Submission:
     @property
     def settled(self) -> bool:
         return self.state >= _DONE_NUMBER
+
+    def carry(self, waiter: Together) -> None:
+        """Under the lock, from its submission on: whoever completes a sync may ask the waiter to write right after."""
+        waiter.submission = self
+        self.waiters.append(waiter)
 
     def complete(self) -> None:
         self.state = _DONE
