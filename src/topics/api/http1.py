@@ -162,6 +162,7 @@ class Http1:
 
     def _parse(self, data: bytes) -> None:
         stopped = -1
+        again: bytes | None = None
         begins = self._between_requests
         try:
             self._parser.feed_data(data)
@@ -170,15 +171,15 @@ class Http1:
         except httptools.HttpParserError as error:
             unknown = begins and isinstance(error, httptools.HttpParserInvalidMethodError)
             again = with_other_method(data) if unknown else None
-            if again is not None:
-                self._parser = httptools.HttpRequestParser(self)
-                self._parse(again)
+            if again is None:
+                self._deaf = True
+                self._misread(error)
                 return
-            self._deaf = True
-            self._misread(error)
-            return
-        if stopped >= 0:
-            # Not within `except`: what the parser raises there has this as its context, and not what a callback raised.
+        # Not within `except`: what the parser raises there has that as its context, and not what a callback raised.
+        if again is not None:
+            self._parser = httptools.HttpRequestParser(self)
+            self._parse(again)
+        elif stopped >= 0:
             self._stopped_at_upgrade(data[stopped:])
         elif self._in_head:
             self._head_bytes += len(data)

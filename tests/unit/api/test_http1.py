@@ -179,6 +179,7 @@ def test_answers_do_not_depend_on_where_the_input_was_cut(places: list[int]) -> 
 
 
 @example([355], b"!", [])  # a refusal behind an upgrade that was ignored
+@example([0, 0, 0, 140], b" \x00A", [])  # one behind a method that nobody knows
 @given(
     st.lists(st.integers(0, len(PIPELINE) - 1), min_size=1, max_size=8),
     st.binary(min_size=1, max_size=8),
