@@ -37,10 +37,10 @@ def test_groups_are_worked_from_the_command_line(
     assert [(row["kind"], row.get("$seq")) for row in exported] == [("state", None), ("pending", 2), ("pending", 5)]
     assert group("seek", topic, "g", "latest", "--dry-run")[0]["skipped"] == 2
     group("seek", topic, "g", "latest", status=1)
-    group("seek", topic, "g", "nowhere", "--force", status=1)
+    group("seek", topic, "g", "nowhere", "--force", status=2)
     assert group("seek", topic, "g", "7", "--force")[0]["to"] == 7
-    group("ack", topic, "g", "x", status=1)
-    group("info", topic, status=1)
+    group("ack", topic, "g", "x", status=2)
+    group("info", topic, status=2)
     assert group("delete", topic, "g")[0]["deleted"] is True
     group("info", topic, "g", status=1)
 
