@@ -48,7 +48,7 @@ def group(
     ----------
     action
         What to do: create takes FIELD=VALUE …, ack seqs and ranges, seek a place: earliest, latest, a seq or ts=MS.
-        topic
+    topic
         The topic.
     name
         The group; not for `list`.

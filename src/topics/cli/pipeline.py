@@ -60,8 +60,7 @@ def run(
     table
         The folder of the tables; each topic has its own below it.
     url
-        The server to read from; left out, the variable TOPICS_URL or loopback. Its key, if it needs one, is taken from
-        the variable TOPICS_TOKEN.
+        The server to read from; left out, the variable TOPICS_URL or loopback. A key is taken from TOPICS_TOKEN.
     path
         A data directory at rest to read from, instead of a server.
     topics

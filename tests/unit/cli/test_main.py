@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import App
 
 from tests.unit.cli.conftest import Command
 from topics.cli import doctor, flags
@@ -33,6 +35,23 @@ def test_every_command_has_help_with_examples(topics: Command, command: str) -> 
     assert f"topics {command}" in ran.out
     assert "Examples:" in ran.out
     assert ran.out.count(f"    topics {command}") >= 1
+
+
+def commands_of(app: App) -> Iterator[App]:
+    """The app's commands, and those of its families."""
+    for name in app:
+        if not name.startswith("-"):
+            yield app[name]
+            yield from commands_of(app[name])
+
+
+def test_help_says_one_line_about_every_argument() -> None:
+    for command in (one for one in commands_of(make_app(["--help"])) if one.default_command is not None):
+        for argument in command.assemble_argument_collection(parse_docstring=True):
+            if argument.show and not argument.children:
+                told = argument.parameter.help or ""
+                assert told, (command.name, argument.name)
+                assert "\n" not in told, (command.name, argument.name)
 
 
 def test_no_command_is_left_out_of_these_tests() -> None:
