@@ -255,6 +255,8 @@ def test_command_line_exports_and_tells(server: Server, topic: str, tmp_path: Pa
     assert (nothing.returncode, "no topic matches" in nothing.stderr) == (1, True)
     wrong = command("run", "--every", "soon", "--topics", topic)
     assert (wrong.returncode, "30s" in wrong.stderr) == (2, True)
+    untyped = command("run", "--shred", "id", "--topics", topic)
+    assert (untyped.returncode, "path:type" in untyped.stderr) == (2, True)
     done = command("run", "--once", "--tail", "--topics", topic, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -15,6 +15,7 @@ from rich.console import Console
 from topics.cli.exits import WrongUsage
 from topics.cli.output import Output, make_console
 from topics.client.url import DEFAULT_URL
+from topics.model.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,12 +91,19 @@ def run(
     session = _session(master, errors)
     from topics.spark.pipeline import run_round
 
-    failed = False
+    rounds = 0
     while True:
         began = time.monotonic()
-        failed = _tell(output, run_round(session, options), errors)
-        if once:
-            return int(failed)
+        try:
+            failed = _tell(output, run_round(session, options), errors)
+        except Unavailable as error:
+            if once or not rounds:
+                raise
+            output.failed(error.code, error.message)  # a server that was there comes back: the next round asks again
+        else:
+            rounds += 1
+            if once:
+                return int(failed)
         time.sleep(max(pause_s - (time.monotonic() - began), 0))
 
 
@@ -133,6 +141,7 @@ def rebuild(
     topics: str,
     tail: Flag = False,
     shred: str = "",
+    drop_lost: Flag = False,
     master: str | None = None,
     json: Flag = False,
 ) -> int:
@@ -152,6 +161,8 @@ def rebuild(
         Export durable records that are not sealed yet, too.
     shred
         Typed columns taken from the JSON of data.
+    drop_lost
+        Go on where a table holds records that its topic has lost since (a cap, a TTL): they are gone then.
     master
         The Spark master; left out, all cores of this machine.
     json
@@ -159,7 +170,7 @@ def rebuild(
     """
     from topics.spark.pipeline import rebuild as rebuild_tables
 
-    options = _options(table, url, path, topics, tail, shred)
+    options = _options(table, url, path, topics, tail, shred, drop_lost=drop_lost)
     errors = make_console(stderr=True)
     return int(_tell(Output(json=json), rebuild_tables(_session(master, errors), options), errors))
 
@@ -174,6 +185,7 @@ def _options(
     on_gap: str = "note",
     recreated: Literal["fail", "rebuild", "new"] = "fail",
     hold: bool | None = None,
+    drop_lost: bool = False,
 ) -> PipelineOptions:
     from topics.spark.session import check_spark
 
@@ -183,17 +195,22 @@ def _options(
 
     if url is not None and path is not None:
         raise WrongUsage("give either --url or --path, not both")
+    try:
+        folder, shreds = folder_of(table), parse_shreds(shred)
+    except InvalidRequest as error:
+        raise WrongUsage(error.message) from None
     return PipelineOptions(
-        table=folder_of(table),
+        table=folder,
         url=None if path is not None else url or os.environ.get("TOPICS_URL") or DEFAULT_URL,
         path=path,
         token=os.environ.get("TOPICS_TOKEN") or None,
         topics=topics,
         tail=tail,
-        shreds=parse_shreds(shred),
+        shreds=shreds,
         gap_fails=on_gap == "fail",
         recreated=recreated,
         hold=hold,
+        drop_lost=drop_lost,
     )
 
 

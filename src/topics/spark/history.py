@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.model.errors import Conflict, InvalidConfig, InvalidRequest
+from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, StorageError
 from topics.spark.joining import TableFile, choose, join
 from topics.spark.parts import Shred, Written, table_schema
 from topics.spark.places import Head, Loss
@@ -43,6 +43,21 @@ def delta() -> Any:
     return deltalake
 
 
+def open_table(folder: str) -> DeltaTable:
+    """The table at its newest version; StorageError if it cannot be read."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table: DeltaTable = delta().DeltaTable(folder)
+    except (DeltaError, OSError) as error:
+        raise StorageError(
+            f"the table {folder} cannot be read ({error}): restore its folder from a backup, or move it away and have "
+            "it written anew",
+            path=folder,
+        ) from None
+    return table
+
+
 @dataclass(slots=True)
 class History:
     """The table of one topic, loaded at one version."""
@@ -61,7 +76,7 @@ class History:
             if os.path.isdir(folder) and set(os.listdir(folder)) - {"_delta_log"}:
                 raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")
             return cls(folder, topic, None)
-        return cls(folder, topic, lake.DeltaTable(folder))
+        return cls(folder, topic, open_table(folder))
 
     @property
     def owner(self) -> tuple[str, str]:

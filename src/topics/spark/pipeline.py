@@ -27,6 +27,7 @@ from topics.spark.packing import pack
 from topics.spark.parts import Shred, Writer, Written
 from topics.spark.places import Head, Loss, SegmentPlace, Span
 from topics.spark.progress import Progress
+from topics.spark.ranges import without
 from topics.spark.server_origin import ServerOrigin
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ SPREAD_BYTES: Final = 32 << 20
 """Less than this is not worth a task of its own."""
 
 GROUP: Final = "export"
+_GLOB: Final = re.compile(r"[*?[]")
 
 Recreated = Literal["fail", "rebuild", "new"]
 
@@ -56,6 +58,8 @@ class PipelineOptions:
     gap_fails: bool = False
     recreated: Recreated = "fail"
     compact: bool = True
+    drop_lost: bool = False
+    """A table that is written anew may lose what its topic has lost."""
     hold: bool | None = None
     """Whether retention waits until records are exported; None: as group `export` says, and a new one has no guard."""
 
@@ -102,16 +106,24 @@ class Status:
     problem: str | None = None
 
 
-def chosen(options: PipelineOptions, origin: Origin) -> dict[str, Head]:
-    """InvalidRequest if no topic is meant."""
-    patterns = [pattern.strip() for pattern in options.topics.split(",")]
+def chosen(options: PipelineOptions, origin: Origin) -> tuple[dict[str, Head], dict[str, str]]:
+    """Where the topics stand that are meant, and of those named without a glob, why one has no history to export.
+    InvalidRequest if there is nothing to export at all."""
+    patterns = [pattern for one in options.topics.split(",") if (pattern := one.strip())]
     names = [name for name in origin.topic_names() if any(fnmatch.fnmatchcase(name, one) for one in patterns)]
-    if not names:
-        raise InvalidRequest(f"no topic matches --topics {options.topics!r}")
-    heads: dict[str, Head] = {}
+    found: dict[str, Head] = {}
     for at in range(0, len(names), 1000):
-        heads.update(origin.heads(dict.fromkeys(names[at : at + 1000], 1)))
-    return {name: head for name, head in heads.items() if head.durable_seq is not None}
+        found.update(origin.heads(dict.fromkeys(names[at : at + 1000], 1)))
+    heads = {name: head for name, head in found.items() if head.durable_seq is not None}
+    refused = {
+        name: f"topic {name!r} is ephemeral: it has no history" if name in found else f"topic {name!r} does not exist"
+        for name in patterns
+        if name not in heads and _GLOB.search(name) is None
+    }
+    if not heads:
+        told = "; ".join(refused.values()) or "no topic matches, apart from ephemeral ones, which have no history"
+        raise InvalidRequest(f"--topics {options.topics!r}: {told}")
+    return heads, refused
 
 
 def folder_of(text: str) -> str:
@@ -144,7 +156,10 @@ def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> It
     check_folder(options.table)
     origin = options.origin()
     marks = Marks(options, origin)
-    for name, head in sorted(chosen(options, origin).items()):
+    heads, refused = chosen(options, origin)
+    for name, why in refused.items():
+        yield Exported(name, 0, 0, error=why)
+    for name, head in sorted(heads.items()):
         began = time.monotonic()
         try:
             yield export(spark, options, origin, marks, name, head)
@@ -269,21 +284,34 @@ def _last_words(text: str) -> str:
 
 
 def read_status(options: PipelineOptions) -> list[Status]:
+    """A topic's own trouble is told and does not stop the others."""
     origin = options.origin()
-    found = []
-    for name, head in sorted(chosen(options, origin).items()):
-        history = History.load(options.table, name)
-        problem, mark = None, 1
+    heads, refused = chosen(options, origin)
+    found = [_problem(options, name, 0, why) for name, why in refused.items()]
+    for name, head in sorted(heads.items()):
         try:
-            mark = history.mark(head)
-        except Conflict as error:
-            problem = error.message
-        rows, files, size = history.numbers()
-        lag = head.head_seq + 1 - mark
-        gaps = tuple(history.gaps())
-        exists = history.table is not None
-        found.append(Status(name, history.folder, exists, rows, files, size, mark, head.head_seq, lag, gaps, problem))
+            found.append(_status(History.load(options.table, name), head))
+        except TopicsError as error:
+            found.append(_problem(options, name, head.head_seq, error.message))
     return found
+
+
+def _status(history: History, head: Head) -> Status:
+    problem, mark = None, 1
+    try:
+        mark = history.mark(head)
+    except Conflict as error:
+        problem = error.message
+    rows, files, size = history.numbers()
+    lag = head.head_seq + 1 - mark
+    gaps = tuple(history.gaps())
+    exists = history.table is not None
+    return Status(history.topic, history.folder, exists, rows, files, size, mark, head.head_seq, lag, gaps, problem)
+
+
+def _problem(options: PipelineOptions, name: str, head_seq: int, why: str) -> Status:
+    """Nothing is known of the table."""
+    return Status(name, os.path.join(options.table, name), False, 0, 0, 0, 1, head_seq, head_seq, (), why)
 
 
 def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
@@ -291,8 +319,13 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
     check_folder(options.table)
     origin = options.origin()
     marks = Marks(options, origin)
-    for name, head in sorted(chosen(options, origin).items()):
+    heads, refused = chosen(options, origin)
+    if refused:
+        raise InvalidRequest("; ".join(refused.values()))
+    for name, head in sorted(heads.items()):
         history = History.load(options.table, name)
+        if not options.drop_lost:
+            _check_replaceable(origin, history, head)
         aside = history.put_aside() if history.table is not None else None
         try:
             done = export(spark, options, origin, marks, name, head)
@@ -305,3 +338,16 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
         if aside is not None:
             remove(aside)
         yield done
+
+
+def _check_replaceable(origin: Origin, history: History, head: Head) -> None:
+    """RecordsLost if the table holds what its topic has lost since: nothing could bring that back. Conflict if it is
+    the table of another instance, of which the topic has nothing."""
+    mark = history.mark(head)
+    noted = [(low, high) for low, high, _ in history.gaps()]
+    for loss in origin.plan(history.topic, head.topic_id, 1, mark).losses if mark > 1 else ():
+        for low, high in without(loss.gap_from, loss.gap_to + 1, noted):
+            raise RecordsLost(
+                f"the table {history.folder} holds records {low} to {high - 1}, which its topic has lost since "
+                f"({loss.reason}): to write it anew would lose them too; --drop-lost does it all the same"
+            )

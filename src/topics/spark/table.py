@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from topics.model.errors import InvalidRequest
-from topics.spark.history import app_id, delta
+from topics.spark.history import app_id, delta, open_table
+from topics.spark.options import Options, parse_options
+from topics.spark.origin import open_origin
 from topics.spark.session import activate
 
 if TYPE_CHECKING:
@@ -21,17 +23,19 @@ def table(
     as_of_seq: int | None = None,
     *,
     token: str | None = None,
+    gap_policy: Literal["fail", "skip"] = "fail",
 ) -> DataFrame:
     """Every live record of a topic once: those of one version of its history table, and from that version's mark on
     those of the server. Without `server_url` the table alone. `as_of_seq` ends it with that seq.
 
-    Records deleted after they were exported are still in the table, until deletes follow into it.
+    Records deleted after they were exported are still in the table, until deletes follow into it. Those that were lost
+    before they were exported fail the query, unless `gap_policy` says to read on.
     """
     lake = delta()
     folder = table_url.removeprefix("file://")
     if not lake.DeltaTable.is_deltatable(folder):
         raise InvalidRequest(f"{table_url} is no history table: topics pipeline run --table writes one per topic")
-    loaded = lake.DeltaTable(folder)
+    loaded = open_table(folder)
     kept = loaded.metadata().configuration
     if "topics.topic" not in kept:
         raise InvalidRequest(f"{table_url} is a Delta table of something else: it names no topic")
@@ -44,21 +48,20 @@ def table(
         frame = spark.createDataFrame([], SCHEMA)
     if server_url is not None:
         activate(spark)
-        reader = spark.read.format("topics").option("url", server_url).option("topic", kept["topics.topic"])
-        if token is not None:
-            reader = reader.option("token", token)
-        check_instance(server_url, token, kept["topics.topic"], instance)
-        frame = frame.unionByName(reader.option("startSeq", str(mark)).schema(SCHEMA).load())
+        asked = {"url": server_url, "topic": kept["topics.topic"], "gapPolicy": gap_policy}
+        options = parse_options(asked if token is None else {**asked, "token": token})
+        check_instance(options, kept["topics.topic"], instance)
+        if options.token is not None:  # said to Spark, which knows the environment only as it was at its start
+            asked["token"] = options.token
+        reader = spark.read.format("topics").options(**asked).option("startSeq", str(mark))
+        frame = frame.unionByName(reader.schema(SCHEMA).load())
     return frame if as_of_seq is None else frame.where(f"seq <= {int(as_of_seq)}")
 
 
-def check_instance(url: str, token: str | None, topic: str, instance: str) -> None:
+def check_instance(options: Options, topic: str, instance: str) -> None:
     """InvalidRequest if the server's topic is not the one of the table."""
-    from topics.spark.options import Options
-    from topics.spark.origin import open_origin
-
-    heads = open_origin(Options(url=url, token=token)).heads({topic: 1})
+    heads = open_origin(options).heads({topic: 1})
     if topic not in heads:
-        raise InvalidRequest(f"the server at {url} has no topic {topic!r}, whose history the table holds")
+        raise InvalidRequest(f"the server at {options.url} has no topic {topic!r}, whose history the table holds")
     if heads[topic].id != instance:
-        raise InvalidRequest(f"the table holds another instance of topic {topic!r} than the server at {url}")
+        raise InvalidRequest(f"the table holds another instance of topic {topic!r} than the server at {options.url}")

@@ -1,0 +1,147 @@
+"""What goes wrong around an export: it is told in one line, stops nothing else and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import topics
+from tests.contract.http.live import ServerProcess
+from tests.spark.test_pipeline import exported, options, run, served
+from topics.client.sync import Client
+from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError
+from topics.spark.pipeline import PipelineOptions, read_status, rebuild, run_round
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import Server
+
+
+def test_named_topic_without_history_is_told_beside_the_others(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    server.fill("named", 0, 20, durability="fsync")
+    server.fill("fleeting", 0, 5, durability="ephemeral")
+    asked = options(server, "nowhere, named,fleeting", tmp_path, tail=True)
+    told = {one.topic: (one.rows, one.error) for one in run_round(lambda: spark, asked)}
+    assert told == {
+        "nowhere": (0, "topic 'nowhere' does not exist"),
+        "fleeting": (0, "topic 'fleeting' is ephemeral: it has no history"),
+        "named": (20, None),
+    }
+    assert {one.topic: one.problem for one in read_status(asked)} == {name: why for name, (_, why) in told.items()}
+    with pytest.raises(InvalidRequest, match="'nowhere' does not exist"):
+        next(rebuild(lambda: spark, asked))
+    for alone in ("fleeting", "fleet*", "nowhere"):
+        with pytest.raises(InvalidRequest, match=r"ephemeral|does not exist"):
+            run(spark, options(server, alone, tmp_path))
+    assert len(exported(tmp_path, "named")) == 20
+
+
+def test_table_that_holds_more_than_its_topic_is_not_rebuilt_by_chance(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    server.fill("kept", 0, 60, cap_records=100, durability="fsync")
+    asked = options(server, "kept", tmp_path, tail=True)
+    run(spark, asked)
+    server.fill("kept", 60, 140)
+    assert run(spark, asked).gaps == ((61, 100, "cap"),)
+    before = exported(tmp_path, "kept")
+    with pytest.raises(RecordsLost, match="holds records 1 to 60, which its topic has lost since"):
+        next(rebuild(lambda: spark, asked))
+    assert exported(tmp_path, "kept") == before
+    (done,) = rebuild(lambda: spark, replace(asked, drop_lost=True))
+    assert (done.rows, done.gaps) == (100, ((1, 100, "cap"),))
+    server.client.delete("kept", tag="eu")
+    (again,) = rebuild(lambda: spark, asked)  # what was missing before is no reason
+    assert exported(tmp_path, "kept") == served(server, "kept")
+    assert again.gaps == ((1, 100, "cap"),)
+    server.client.drop("kept")
+    server.fill("kept", 0, 5, durability="fsync")
+    with pytest.raises(Conflict, match="dropped and made again"):
+        next(rebuild(lambda: spark, asked))
+    assert len(exported(tmp_path, "kept")) == again.rows
+    assert not list(tmp_path.glob("*.old-*"))
+
+
+def test_table_that_cannot_be_read_is_told_beside_the_others(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    for name in ("torn.a", "torn.b"):
+        server.fill(name, 0, 10, durability="fsync")
+    asked = options(server, "torn.*", tmp_path, tail=True)
+    assert [one.error for one in run_round(lambda: spark, asked)] == [None, None]
+    (tmp_path / "torn.a" / "_delta_log" / "00000000000000000001.json").write_text("{rot\n")
+    server.fill("torn.b", 10, 10)
+    bad, good = run_round(lambda: spark, asked)
+    assert (good.error, good.rows) == (None, 10)
+    assert f"the table {tmp_path}/torn.a cannot be read" in str(bad.error)
+    assert [one.problem is None for one in read_status(asked)] == [False, True]
+    with pytest.raises(StorageError, match="written anew"):
+        topics.spark.table(spark, str(tmp_path / "torn.a"))
+
+
+def test_table_and_live_rest_take_their_key_from_the_environment_and_pass_gaps_on_request(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ServerProcess(tmp_path, TOPICS_API_KEYS="all")
+    url = f"http://127.0.0.1:{server.port}"
+    with Client(url, token="all") as client:
+        client.create("locked", durability="fsync", cap_records=10)
+        client.append("locked", [{"data": n} for n in range(10)])
+        (done,) = run_round(lambda: spark, PipelineOptions(str(tmp_path / "tables"), url, token="all", tail=True))
+        assert (done.error, done.rows) == (None, 10)
+        client.append("locked", [{"data": n} for n in range(30)])
+    monkeypatch.setenv("TOPICS_TOKEN", "all")
+    folder = str(tmp_path / "tables" / "locked")
+    with pytest.raises(Exception, match="records 11 to 30 of topic 'locked' are lost"):
+        topics.spark.table(spark, folder, url).count()
+    assert topics.spark.table(spark, folder, url, gap_policy="skip").count() == 20
+    server.stop()
+
+
+@contextmanager
+def exporting(*arguments: str, **environ: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """An exporter on the command line, and what it says next."""
+    exporter = subprocess.Popen(
+        [sys.executable, "-m", "topics", "pipeline", "run", "--json", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ},
+    )  # fmt: skip
+    assert exporter.stdout is not None
+    lines = exporter.stdout
+    try:
+        yield lambda: dict(json.loads(lines.readline()))
+    finally:
+        exporter.kill()
+        exporter.wait()
+        lines.close()
+
+
+def test_exporter_outlives_its_server(spark: SparkSession, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path)
+    with Client(f"http://127.0.0.1:{server.port}") as client:
+        client.create("steady", durability="fsync")
+        client.append("steady", [{"data": 1}])
+    asked = PipelineOptions(str(tmp_path / "tables"), f"http://127.0.0.1:{server.port}", tail=True)
+    assert run(spark, asked).rows == 1
+    # Nothing is left to export, so this one needs no Spark of its own.
+    with exporting("--every", "1s", "--tail", "--table", asked.table, TOPICS_URL=str(asked.url)) as told:
+        assert told()["lag"] == 0
+        server.kill()
+        while "error" not in (said := told()) or said["error"] is None:
+            assert said["lag"] == 0
+        server = ServerProcess(tmp_path, TOPICS_PORT=str(server.port))
+        while "topic" not in (said := told()) or said["error"] is not None:
+            pass
+        assert (said["topic"], said["lag"]) == ("steady", 0)
+    server.stop()
