@@ -190,7 +190,7 @@ def _row(topic: Topic, rates: tuple[float, ...]) -> TopicStats:
 
 
 def _per_second(rates: tuple[float, ...] | list[float]) -> PerSecond:
-    return PerSecond(*(round(rate, 1) for rate in rates))
+    return PerSecond(*(round(rate, 3) for rate in rates))
 
 
 def _quantiles(counts: list[int], bounds_us: tuple[int, ...]) -> Quantiles:
