@@ -13,8 +13,9 @@ from yarl import URL
 from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, unreachable
 from topics.client.url import Place, tls_context
 
-CONNECTIONS: Final = 64
-"""At most this many at once; further calls wait for one."""
+CALLS: Final = 64
+"""At most this many under way at once, each on its connection; further ones wait for their turn. Streams and calls that
+the server holds back are not among them: they may last for ever, and nobody's append may wait for that."""
 
 _FAILURES: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -25,11 +26,12 @@ class SessionTransport:
         self._headers = place.headers
         self._tls: ssl.SSLContext | bool = tls_context(ca_file) if place.scheme == "https" else True
         self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(CALLS)
 
     def _opened_session(self) -> aiohttp.ClientSession:
         # Made on first use, because a session belongs to the loop that it is made in.
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._tls)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
             self._session = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
             )
@@ -37,11 +39,17 @@ class SessionTransport:
 
     async def send(self, request: HttpRequest, timeout_s: float) -> Answer:
         try:
-            response = await self._request(request, aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S_MAX))
-            async with response:
-                return Answer(response.status, _lower(response.headers), await response.read())
+            async with asyncio.timeout(timeout_s):
+                if request.waits:
+                    return await self._answer(request)
+                async with self._turns:
+                    return await self._answer(request)
         except _FAILURES as error:
             raise unreachable(self._url, error) from error
+
+    async def _answer(self, request: HttpRequest) -> Answer:
+        async with await self._request(request, aiohttp.ClientTimeout(total=None, connect=CONNECT_S_MAX)) as response:
+            return Answer(response.status, _lower(response.headers), await response.read())
 
     async def open(self, request: HttpRequest, timeout_s: float) -> SessionAnswer:
         try:

@@ -81,7 +81,7 @@ def get(target: str, kind: type[T], accept: str = JSON) -> Call[T]:
 
 def send(method: str, target: str, body: Any, kind: type[T], *, safe: bool = True, extra_s: float = 0.0) -> Call[T]:
     return Call(
-        HttpRequest(method, target, {"content-type": JSON, "accept": JSON}, encode(body)),
+        HttpRequest(method, target, {"content-type": JSON, "accept": JSON}, encode(body), waits=extra_s > 0),
         lambda answer: decode(answer, kind),
         safe,
         extra_s,
@@ -206,8 +206,9 @@ def diff(
         max_batch_bytes=max_batch_bytes,
         epoch=epoch,
     )
+    headers = {"content-type": JSON, "accept": JSON}
     return Call(
-        HttpRequest("POST", path("topics", topic, "diff"), {"content-type": JSON, "accept": JSON}, encode(body)),
+        HttpRequest("POST", path("topics", topic, "diff"), headers, encode(body), waits=wait_ms > 0),
         lambda answer: decode(answer, WireDiff).batch(),
         extra_s=min(wait_ms, WAIT_MS_MAX) / 1000,
     )

@@ -228,7 +228,8 @@ class GroupCalls:
 
     def _records(self, verb: str, body: Mapping[str, Any], extra_s: float) -> Call[Fetched]:
         headers = {"content-type": JSON, "accept": JSON}
-        return Call(HttpRequest("POST", self._at(verb), headers, encode(body)), _fetched, False, extra_s)
+        request = HttpRequest("POST", self._at(verb), headers, encode(body), waits=extra_s > 0)
+        return Call(request, _fetched, False, extra_s)
 
     def commit(self, seq: int, member: str | None, generation: int | None) -> Call[Committed]:
         return send("POST", self._at("commit"), given(seq=seq, member=member, generation=generation), Committed)

@@ -26,6 +26,8 @@ class HttpRequest:
     """Path and query, encoded, as they stand in the request line."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = field(default=None, repr=False)
+    waits: bool = False
+    """The server was asked to hold its answer back: the connection is busy for long, and nobody may queue for it."""
 
 
 @dataclass(frozen=True, slots=True)

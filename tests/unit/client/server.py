@@ -81,6 +81,9 @@ class FakeServer:
 
     def __init__(self, *script: Step) -> None:
         self.script = list(script)
+        self.by_target: dict[str, Step] = {}
+        """Answers that depend on the target and not on the order; before the script."""
+        self.otherwise: Step = problem(500, "script_is_over")
         self.seen: list[Seen] = []
         self.stopped = threading.Event()
         self._lock = threading.Lock()
@@ -135,11 +138,14 @@ class FakeServer:
                 while (request := self._request(reader)) is not None:
                     with self._lock:
                         self.seen.append(request)
-                        step = self.script.pop(0) if self.script else problem(500, "script_is_over")
+                        step = self.by_target.get(request.target) or self._next_step()
                     if not step(connection):
                         return
             except OSError:
                 return
+
+    def _next_step(self) -> Step:
+        return self.script.pop(0) if self.script else self.otherwise
 
     @staticmethod
     def _request(reader: Any) -> Seen | None:
