@@ -22,7 +22,7 @@ class RetryPolicy:
     deadline_s: float = 30.0
     """For one call with all its repetitions; a long poll gets its wait on top."""
     attempts_max: int = 10
-    """Tries in all; 1 = never again."""
+    """Tries in all; 1 = never again. Ten take some ten seconds where each fails at once."""
     backoff_s: float = 0.1
     """Bound of the first pause; each further one doubles it. The pause itself is drawn evenly below the bound, so that
     clients who failed together do not return together."""
@@ -64,9 +64,13 @@ class Attempts:
             return None
         if not isinstance(error, Unreachable) and error.facts.get("status") not in STATUSES:
             return None
-        bound = min(self._policy.backoff_s_max, self._policy.backoff_s * 2.0 ** (self._made - 1))
-        pause = self._chance() * bound
+        pause = self._chance() * bound_s(self._made, self._policy.backoff_s, self._policy.backoff_s_max)
         asked = error.facts.get("retry_after_s")
         if asked is not None:
             pause += asked
         return pause if self._now() + pause + TRY_S_MIN <= self._deadline else None
+
+
+def bound_s(failures: int, backoff_s: float, backoff_s_max: float) -> float:
+    """The longest pause after so many failures in a row."""
+    return min(backoff_s_max, backoff_s * 2.0 ** min(failures - 1, 60))

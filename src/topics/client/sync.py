@@ -51,8 +51,8 @@ class Client:
     """A topics server. Close it, or use it as a context manager.
 
     Every call either returns what the server said or raises an error of `topics.model.errors`. What the server refused
-    for the moment, or did not answer, is tried again until `retry.deadline_s`, where that cannot do a thing twice. An
-    append gets an idempotency key of its own for this, unless `idempotent=False`.
+    for the moment, or did not answer, is tried again within the bounds of `retry`, where that cannot do a thing twice.
+    An append gets an idempotency key of its own for this, unless `idempotent=False`.
     """
 
     def __init__(
@@ -244,8 +244,10 @@ class Client:
                 opened = self._try(lambda _: self._opened(watch.open_stream(), watch.silence_s), True, 0.0)
             except NotFound:
                 watch.forget_session()
+                self._sleep(watch.pause_s(self._retry.backoff_s, self._retry.backoff_s_max, random.random))
                 continue
             try:
+                watch.begin(opened.headers)
                 for piece in opened.pieces():
                     yield from watch.feed(piece)
             except Unreachable:

@@ -16,6 +16,7 @@ import msgspec
 
 from topics.client.answers import WireGap, WireItem
 from topics.client.calls import Call, given, path, send
+from topics.client.retry import bound_s
 from topics.client.transport import HttpRequest
 from topics.model.errors import BadAnswer, InvalidRequest
 from topics.model.record import Gap, Record
@@ -23,6 +24,7 @@ from topics.model.record import Gap, Record
 BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
 """A frame holds at most 8 MiB of records, of which JSON escapes may make several."""
 HEARTBEAT_MS: Final = 15_000
+EVENTS: Final = "text/event-stream"
 
 
 class Watched(NamedTuple):
@@ -140,15 +142,21 @@ class Watch:
     def open_stream(self) -> HttpRequest:
         assert self._url is not None
         self._rest = b""
-        headers = {"accept": "text/event-stream"}
+        headers = {"accept": EVENTS}
         if self._last_id:
             headers["last-event-id"] = self._last_id
         return HttpRequest("GET", self._url, headers)
 
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """A stream was opened; BadAnswer if it is none, say the page of a proxy that wants a login."""
+        kind = headers.get("content-type", EVENTS)
+        if not kind.startswith(EVENTS):
+            raise BadAnswer(f"the server answered a watch with {kind}, not with {EVENTS}")
+
     def pause_s(self, backoff_s: float, backoff_s_max: float, chance: Callable[[], float]) -> float:
         """Before the next stream: none after one that brought something, ever longer ones otherwise."""
         self._failures += 1
-        return 0.0 if self._failures == 1 else chance() * min(backoff_s_max, backoff_s * 2.0 ** (self._failures - 2))
+        return 0.0 if self._failures == 1 else chance() * bound_s(self._failures - 1, backoff_s, backoff_s_max)
 
     def feed(self, piece: bytes) -> list[Watched]:
         """Bytes of the stream, cut anywhere."""

@@ -17,6 +17,7 @@ from topics.client.aio_transport import CALLS
 from topics.client.lines import ARROW_END
 from topics.model.errors import (
     BadAnswer,
+    Forbidden,
     InvalidRequest,
     NotReady,
     StreamCut,
@@ -29,6 +30,8 @@ from topics.model.record import Gap, Record
 
 APPENDED = {"topic": "a", "first_seq": 1, "last_seq": 2, "head_seq": 2, "count": 2, "created": True, "deduped": False}
 HEALTH = {"status": "ok", "version": "1", "uptime_ms": 5}
+PLACES = {"a": {"from_seq": 0, "head_seq": 0, "earliest_seq": 1}}
+SESSION = answer(200, {"wid": "wid_x", "stream_url": "/v0/watch/wid_x", "topics": PLACES})
 QUICK = RetryPolicy(deadline_s=0.3, attempts_max=3)
 
 
@@ -130,6 +133,20 @@ def test_tries_end_with_the_last_error(connect: Connect) -> None:
         connect(server.url, retry=RetryPolicy(attempts_max=4)).health()
     assert caught.value.code == "read_only"
     assert len(server.seen) == 4
+
+
+def test_a_session_that_is_never_there_is_asked_for_ever_more_slowly(connect: Connect) -> None:
+    script = [*[SESSION, problem(404, "not_found")] * 4, problem(403, "forbidden")]
+    with FakeServer(*script) as server, pytest.raises(Forbidden):
+        list(connect(server.url).watch("a"))
+    assert connect.pauses[0] == 0.0
+    assert all(connect.pauses[1:4])
+
+
+def test_a_watch_that_is_answered_with_a_page_ends(connect: Connect) -> None:
+    page = answer(200, b"<html>log in</html>", {"Content-Type": "text/html"})
+    with FakeServer(SESSION, page) as server, pytest.raises(BadAnswer, match="text/html"):
+        list(connect(server.url).watch("a"))
 
 
 def test_other_errors_are_not_repeated(connect: Connect) -> None:

@@ -55,6 +55,11 @@ def test_each_try_gets_what_is_left() -> None:
     assert tries.attempts.next_timeout_s() == TRY_S_MIN
 
 
+def test_pauses_have_a_bound_however_often_it_fails() -> None:
+    tries = Tries(RetryPolicy(attempts_max=5000, deadline_s=1e9))
+    assert [tries.fail(GONE) for _ in range(4999)][-1] == RetryPolicy().backoff_s_max
+
+
 def test_number_of_tries_is_bounded() -> None:
     tries = Tries(RetryPolicy(attempts_max=3), chance=0.0)
     assert [tries.fail(GONE) for _ in range(3)] == [0.0, 0.0, None]

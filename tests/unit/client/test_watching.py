@@ -108,6 +108,18 @@ def test_pauses_grow_until_something_comes() -> None:
     assert watch.pause_s(0.1, 1.0, lambda: 1.0) == 0.0
 
 
+def test_a_watch_may_fail_for_hours() -> None:
+    watch = opened(Watch("a"), a=0)
+    assert [watch.pause_s(0.1, 1.0, lambda: 1.0) for _ in range(5000)][-1] == 1.0
+
+
+def test_an_answer_that_is_no_stream_of_events_is_said_so() -> None:
+    watch = opened(Watch("a"), a=0)
+    watch.begin({"content-type": "text/event-stream"})
+    with pytest.raises(BadAnswer, match="text/html"):
+        watch.begin({"content-type": "text/html; charset=utf-8"})
+
+
 def test_what_is_no_event_of_ours_is_said_so() -> None:
     with pytest.raises(BadAnswer):
         opened(Watch("a"), a=0).feed(b"id: x\nevent: record\ndata: {\n\n")
