@@ -3,6 +3,7 @@
 const EVERY_MS = 1000;
 const MINUTE = 60;
 const SHOWN_RECORDS = 200;
+const FEW = 20; // records of the past that a chosen topic begins with
 const SHOWN_TOPICS = 200;
 const SHOWN_CHARS = 300; // of a record in its line
 const OPENED_CHARS = 100000; // of a record that was opened
@@ -256,17 +257,38 @@ function noteItem(text) {
   return item;
 }
 
-async function watch(name, signal) {
-  const from = Math.max((rows.get(name)?.last?.head ?? 0) - 20, 0);
-  const session = await call("POST", "/v0/watch", { topics: { [name]: { from_seq: from } }, include_tags: true, limit: SHOWN_RECORDS, heartbeat_ms: 5000 }, { signal }).then((r) => r.json());
+// Where the last few records begin. Seqs may be skipped in front of the head, many of them after a crash.
+async function lastFew(name, signal) {
+  const head = rows.get(name)?.last?.head ?? 0;
+  for (let back = FEW; back < head; back *= 2) {
+    const asked = { from_seq: head - back, limit: 1, include_meta: false };
+    const told = await call("POST", `/v0/topics/${encodeURIComponent(name)}/diff`, asked, { signal }).then((r) => r.json());
+    if (told.records.length) return head - back;
+  }
+  return 0;
+}
+
+// The cursor of a topic in the id of an event.
+const cursorIn = (id, name) => JSON.parse(atob(id.replaceAll("-", "+").replaceAll("_", "/")))[name];
+
+// Numbers as they were sent: those that a double cannot hold, and 1.10, too.
+const exactly = (_, value, context) =>
+  typeof value === "number" && JSON.rawJSON && context?.source !== String(value) ? JSON.rawJSON(context.source) : value;
+
+async function watch(name, signal, place) {
+  place.cursor ??= await lastFew(name, signal);
+  const session = await call("POST", "/v0/watch", { topics: { [name]: { from_seq: place.cursor } }, include_tags: true, limit: SHOWN_RECORDS, heartbeat_ms: 5000 }, { signal }).then((r) => r.json());
   let last = null;
   while (!signal.aborted) {
     const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
     const response = await call("GET", session.stream_url, undefined, { headers, signal });
     tell("tail-state", "good", "watching");
     for await (const event of events(response)) {
-      last = event.id ?? last;
-      const told = JSON.parse(event.data);
+      if (event.id) {
+        last = event.id;
+        place.cursor = cursorIn(last, name);
+      }
+      const told = JSON.parse(event.data, exactly);
       if (event.event === "record") add(told.records.map(recordItem));
       else if (event.event === "tombstone") add([noteItem(`${told.gap_from} to ${told.gap_to} are gone: ${told.reason}`)]);
       else if (event.event === "topic-deleted") {
@@ -293,9 +315,10 @@ async function choose(name) {
   find("tail-hint").hidden = true;
   find("records").replaceChildren();
   for (const [other, entry] of rows) entry.row.setAttribute("aria-selected", String(other === name));
+  const place = {}; // outlives a server that is started again, so that no record is shown twice or passed over
   while (!signal.aborted) {
     try {
-      await watch(name, signal);
+      await watch(name, signal, place);
       return;
     } catch (error) {
       if (signal.aborted) return;
