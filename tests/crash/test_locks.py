@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,41 @@ def test_deleting_the_lock_file_lets_nobody_in(tmp_path: Path, holder: subproces
     finally:
         end(holder)
     topics.open(tmp_path / "data").close()
+
+
+@pytest.mark.realdisk
+def test_a_process_whose_directory_was_replaced_leaves_the_new_one_alone(tmp_path: Path) -> None:
+    """3.3 removed dir under us: whoever held the old directory goes on there, or fails, and never writes into the
+    store that stands at its path now."""
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    old = topics.open(data, wal_shards=1)
+    old.create("a", durability="fsync")
+    old.append("a", [{"data": "old"}])
+    data.rename(moved)
+    with topics.open(data, wal_shards=1) as new:
+        new.create("a", durability="fsync")
+        new.append("a", [{"data": "new"}])
+        new.checkpoint()
+        before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+        old.append("a", [{"data": "older"}] * 10)
+        old.checkpoint()
+        old.close()
+        assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+    for place, values in ((data, ["new"]), (moved, ["old"] + ["older"] * 10)):
+        with topics.open(place) as log:
+            assert [item.data for item in log.read("a") if isinstance(item, topics.Record)] == values
+
+
+@pytest.mark.realdisk
+def test_a_process_whose_directory_was_removed_makes_no_new_one(tmp_path: Path) -> None:
+    """3.3 removed dir under us: an error, and nothing at the path."""
+    data = tmp_path / "data"
+    log = topics.open(data, wal_shards=1)
+    log.create("a")
+    log.append("a", [{"data": 1}])
+    shutil.rmtree(data)
+    assert not log.checkpoint()
+    assert str(data) in " ".join(log.trouble)
+    with suppress(topics.TopicsError):
+        log.close()
+    assert not data.exists()

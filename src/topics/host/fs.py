@@ -18,8 +18,9 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from topics.host.mapping import map_file
@@ -197,8 +198,30 @@ def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     return []
 
 
+@contextmanager
+def _naming(path: str, target: str | None = None) -> Iterator[None]:
+    """A call that fails names the whole path, not the name inside the locked directory."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = path, target
+        raise
+
+
 class OsFs:
-    """The machine's own file system. Every descriptor is close-on-exec, so a started program inherits none."""
+    """The machine's own file system. Every descriptor is close-on-exec, so a started program inherits none.
+
+    From `lock` on, names below the locked directory are looked up in that directory, wherever its path leads by then:
+    a process whose directory was moved away, or removed and made anew by others, writes nothing into the new one.
+    """
+
+    def __init__(self) -> None:
+        self._held: weakref.ref[OsLock] | None = None
+
+    def _at(self, path: str) -> tuple[str, int | None]:
+        """`path` as the system calls take it: a name and the directory in which it counts."""
+        lock = self._held() if self._held is not None else None
+        return lock.at(path) if lock is not None else (path, None)
 
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
         flags = os.O_RDWR if write else os.O_RDONLY
@@ -206,57 +229,90 @@ class OsFs:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        file = OsFile(path, os.open(path, flags | os.O_CLOEXEC, 0o600))
+        name, at = self._at(path)
+        with _naming(path):
+            file = OsFile(path, os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=at))
         if stat.S_ISDIR(os.fstat(file.fd).st_mode):
             file.close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return file
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return self._mode(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path)
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: str) -> int | None:
+        name, at = self._at(path)
+        try:
+            return os.stat(name, dir_fd=at).st_mode
+        except (OSError, ValueError):
+            return None
 
     def list(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        fd = self._open_dir(path)
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path, 0o700)
+        name, at = self._at(path)
+        with _naming(path):
+            os.mkdir(name, 0o700, dir_fd=at)
 
     def rename(self, source: str, target: str) -> None:
-        os.rename(source, target)
+        name, at = self._at(source)
+        new_name, new_at = self._at(target)
+        with _naming(source, target):
+            os.rename(name, new_name, src_dir_fd=at, dst_dir_fd=new_at)
 
     def remove(self, path: str) -> None:
-        os.unlink(path)
+        name, at = self._at(path)
+        with _naming(path):
+            os.unlink(name, dir_fd=at)
 
     def rmdir(self, path: str) -> None:
-        os.rmdir(path)
+        name, at = self._at(path)
+        with _naming(path):
+            os.rmdir(name, dir_fd=at)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open_dir(path)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
+    def _open_dir(self, path: str) -> int:
+        name, at = self._at(path)
+        with _naming(path):
+            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+
     def lock(self, path: str) -> Lock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # The directory is held too: whoever deletes the lock file must not thereby let a second holder in.
-        above = os.open(parent(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory, name = os.path.split(path)
+        above = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _CLOSED
         try:
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=above)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(above, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"pid=%d\n" % os.getpid(), 0)
         except BaseException:
-            os.close(fd)
+            if fd != _CLOSED:
+                os.close(fd)
             os.close(above)
             raise
-        return OsLock(fd, above)
+        lock = OsLock(directory, above, fd)
+        self._held = weakref.ref(lock)
+        return lock
 
     def identity(self, path: str) -> str:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open_dir(path)
         try:
             boot = _read_text("/proc/sys/kernel/random/boot_id").strip()
             for line in _read_text(f"/proc/self/fdinfo/{fd}").splitlines():
@@ -339,9 +395,19 @@ class OsFile:
 class OsLock:
     """A held `flock`. A forked child shares it: only the process that took it may end it for both."""
 
-    def __init__(self, *fds: int) -> None:
+    def __init__(self, directory: str, *fds: int) -> None:
+        """`fds`: the directory, then what else is locked."""
+        self._directory = directory
+        self._below = directory + "/"
         self._fds = fds
         self._pid = os.getpid()
+
+    def at(self, path: str) -> tuple[str, int | None]:
+        """A path inside the locked directory as a name in it; any other, and any after the release, as it is."""
+        fds = self._fds
+        if fds and path.startswith(self._below):
+            return path[len(self._below) :], fds[0]
+        return (".", fds[0]) if fds and path == self._directory else (path, None)
 
     def release(self) -> None:
         fds, self._fds = self._fds, ()

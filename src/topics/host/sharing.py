@@ -29,4 +29,4 @@ def share_directory(directory: str, lock_name: str) -> OsLock:
         for fd in fds:
             os.close(fd)
         raise
-    return OsLock(*fds)
+    return OsLock(directory, *fds)
