@@ -17,7 +17,7 @@ from topics.format.frame import BadFrame, Kind, UnknownKind, check_frame, decode
 from topics.format.ops import find_frames, find_sync_marks, scan_wal
 from topics.format.prepared import WalScan
 from topics.format.snapshot import Position
-from topics.host.fs import Fs, read_file
+from topics.host.fs import File, Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.paths import Paths, wal_name, wal_number
 from topics.storage.walfile import WalFile
@@ -53,7 +53,7 @@ class GroupRead:
     empty: list[int] = field(default_factory=list)
     """Numbers of files without a whole first submission: they take part in nothing."""
     older: list[tuple[int, int]] = field(default_factory=list)
-    """(number, size) of files below the position, which wait to be removed."""
+    """(number, valid length) of files below the position, which wait to be removed."""
     damage: list[CorruptFile] = field(default_factory=list)
     """What salvage went past."""
     lost_bytes: int = 0
@@ -77,17 +77,18 @@ class GroupReader:
         else:
             numbers = sorted(n for name in self.fs.list(group.directory) if (n := wal_number(name)) is not None)
         group.highest = numbers[-1] if numbers else 0
+        lengths = self._current(numbers)
         found: dict[int, FileRead] = {}
         for number in numbers:
             path = f"{group.directory}/{wal_name(number)}"
             file = self.fs.open(path, write=True)
             size = file.size()
             if number < self.position.file:
-                group.older.append((number, size))
+                group.older.append((number, _stated_length(file, size, lengths.get(number))))
                 continue
             view = file.map() if size else memoryview(b"")
             found[number] = FileRead(WalFile(number, path, file, size), size, view, 0)
-        self._scan(self._chain(found), self._current(numbers))
+        self._scan(self._chain(found), lengths)
         return group
 
     def _current(self, numbers: list[int]) -> dict[int, int]:
@@ -288,6 +289,18 @@ class GroupReader:
                     return
             start = max(scan.stop, at) + 1
         self._lose(read.wal.number, end, max(end - whole, 0))
+
+
+def _stated_length(file: File, size: int, stated: int | None) -> int:
+    """The valid length of a file below the position: what CURRENT says of it, and where it says nothing, as of the file
+    that was active when a life ended cleanly, where its frames end. Nobody replays it, so nothing is judged, and one
+    that cannot be read is as long as it is."""
+    if stated is not None and stated <= size:
+        return stated
+    try:
+        return scan_wal(file.read_at(0, size), 0, size, bytearray()).end
+    except OSError:
+        return size
 
 
 def _written(view: memoryview) -> int:

@@ -67,6 +67,17 @@ def test_files_below_the_position_are_older_and_not_read() -> None:
     assert read.files[0].scans[0].frames == 1
 
 
+def test_files_below_the_position_keep_their_valid_length() -> None:
+    group = Group()
+    one = group.put(1, mark(1) + RECORD)
+    two = group.put(2, mark(2, 1, one) + RECORD * 2)
+    assert group.read(3).older == [(1, one), (2, two)]
+    group.current(2, (1, one))
+    assert group.read(3).older == [(1, one), (2, two)]
+    group.current(2, (1, 2 * SIZE))  # more than there is
+    assert group.read(3).older == [(1, one), (2, two)]
+
+
 def test_a_missing_link_of_the_chain_is_damage() -> None:
     group = Group()
     group.put(1, mark(1) + RECORD)
