@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError
 
 from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, unreachable
@@ -15,16 +16,51 @@ CONNECTIONS: Final = 64
 """Kept open for reuse. More threads than this open further connections, which are closed after use."""
 
 
+class _Patient(HTTPConnection):
+    """urllib3 gives the sending of a body as long as the opening of the connection. A large one over a slow line takes
+    longer, so here a call has its whole time for both, and only the opening is held to its bound."""
+
+    def __init__(self, *place: Any, connect_s: float, **options: Any) -> None:
+        super().__init__(*place, **options)
+        self._connect_s = connect_s
+
+    def connect(self) -> None:
+        timeout_s = self.timeout
+        self.timeout = self._connect_s if timeout_s is None else min(self._connect_s, timeout_s)
+        try:
+            super().connect()
+        finally:
+            self.timeout = timeout_s
+
+    def send(self, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        self.sock.settimeout(self.timeout)
+        super().send(data)
+
+
+class _PatientTls(_Patient, HTTPSConnection):
+    pass
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Patient
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _PatientTls
+
+
 class PoolTransport:
-    def __init__(self, place: Place, ca_file: str | None = None) -> None:
+    def __init__(self, place: Place, ca_file: str | None = None, connect_s: float = CONNECT_S_MAX) -> None:
         self._url = place.url
         self._headers = place.headers
         if place.scheme == "https":
-            self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPSConnectionPool(
-                place.host, place.port, maxsize=CONNECTIONS, ssl_context=tls_context(ca_file)
+            self._pool: urllib3.HTTPConnectionPool = _TlsPool(
+                place.host, place.port, maxsize=CONNECTIONS, connect_s=connect_s, ssl_context=tls_context(ca_file)
             )
         else:
-            self._pool = urllib3.HTTPConnectionPool(place.host, place.port, maxsize=CONNECTIONS)
+            self._pool = _Pool(place.host, place.port, maxsize=CONNECTIONS, connect_s=connect_s)
 
     def send(self, request: HttpRequest, timeout_s: float) -> Answer:
         response = self._request(request, timeout_s, preload=True)
@@ -42,7 +78,7 @@ class PoolTransport:
                 headers={**self._headers, **request.headers},
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(connect=min(CONNECT_S_MAX, timeout_s), read=timeout_s),
+                timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
                 preload_content=preload,
             )
         except (HTTPError, OSError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import socket
@@ -12,8 +11,7 @@ import pytest
 
 from tests.unit.client.conftest import Connect
 from tests.unit.client.server import FakeServer, answer, chunks, half, hang_up, problem
-from topics.client import AsyncClient, RetryPolicy
-from topics.client.aio_transport import CALLS
+from topics.client import RetryPolicy
 from topics.client.lines import ARROW_END
 from topics.model.errors import (
     BadAnswer,
@@ -71,25 +69,6 @@ def test_append_without_answer_is_repeated_with_the_same_key(connect: Connect) -
         assert connect(server.url).append("a", [{"data": 1}]).count == 2
     assert server.seen[0].body == server.seen[1].body
     assert len(connect.pauses) == 1
-
-
-def test_an_append_does_not_wait_for_watches_and_long_polls() -> None:
-    with FakeServer() as server:
-        server.by_target = {"/v0/topics/a?return_seqs=false": answer(200, APPENDED)}
-        server.otherwise = server.silence
-
-        async def crowd() -> None:
-            async with AsyncClient(server.url) as client:
-                polls = [asyncio.create_task(client.diff("a", wait_ms=30_000)) for _ in range(CALLS)]
-                streams = [asyncio.create_task(client.records("a")) for _ in range(CALLS)]
-                while len(server.seen) < 2 * CALLS:
-                    await asyncio.sleep(0.01)
-                await client.append("a", [{"data": 1}])
-                for task in polls + streams:
-                    task.cancel()
-                await asyncio.gather(*polls, *streams, return_exceptions=True)
-
-        asyncio.run(asyncio.wait_for(crowd(), 8))
 
 
 @pytest.mark.parametrize("step", [hang_up, problem(503, "not_ready"), problem(429, "throttled")])
