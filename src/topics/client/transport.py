@@ -89,10 +89,18 @@ def unreachable(url: str, error: BaseException) -> Unreachable:
 
 
 def why(error: BaseException) -> str:
-    """The innermost reason, in words; the libraries wrap it several times, with their own objects in the text."""
-    inner: BaseException = error
-    while (cause := inner.__cause__ or inner.__context__) is not None:
-        inner = cause
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror
-    return str(inner) or type(inner).__name__
+    """The innermost reason, in words, on one line; the libraries wrap it several times, with objects of theirs."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for inner in reversed(chain):
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        if isinstance(inner, TimeoutError):
+            return "it took too long"
+    # A number that could not be parsed says little; who wanted to parse it says what it was.
+    inner = next((one for one in reversed(chain) if type(one) is not ValueError), error)
+    text = getattr(inner, "message", None)
+    words = " ".join((text if isinstance(text, str) else str(inner)).split())
+    name = type(inner).__name__
+    return words if isinstance(inner, OSError) or words.startswith(name) else f"{name}: {words}".rstrip(": ")

@@ -7,14 +7,19 @@ import socket
 import threading
 import time
 
+import pytest
+
+from tests.unit.client.conftest import Connect
 from tests.unit.client.server import FakeServer, answer
-from topics.client import AsyncClient
+from topics.client import AsyncClient, RetryPolicy
 from topics.client.aio_transport import CALLS
 from topics.client.sync_transport import PoolTransport
 from topics.client.transport import HttpRequest
 from topics.client.url import Place
+from topics.model.errors import Unreachable
 
 APPENDED = {"topic": "a", "first_seq": 1, "last_seq": 2, "head_seq": 2, "count": 2, "created": True, "deduped": False}
+HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 def test_an_append_does_not_wait_for_watches_and_long_polls() -> None:
@@ -61,3 +66,29 @@ def test_a_large_body_may_take_longer_than_the_opening_of_a_connection() -> None
             transport.close()
             thread.join()
     assert got == [0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (HEAD + b'Content-Length: 50\r\n\r\n{"to', "read|content length"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "IncompleteRead|chunk size"),
+        (b"HELLO\r\n\r\n", "HELLO|Bad status line"),
+        (None, "it took too long"),
+    ],
+)
+def test_why_there_is_no_answer_is_said_in_one_line(connect: Connect, sent: bytes | None, told: str) -> None:
+    with FakeServer() as server:
+
+        def step(connection: socket.socket) -> bool:
+            if sent is None:
+                return server.silence(connection)
+            connection.sendall(sent)
+            return False
+
+        server.otherwise = step
+        with pytest.raises(Unreachable, match=told) as caught:
+            connect(server.url, retry=RetryPolicy(deadline_s=0.2, attempts_max=1)).health()
+    said = caught.value.message
+    assert "\n" not in said
+    assert not any(word in said for word in ("CancelledError", "400", "invalid literal"))
