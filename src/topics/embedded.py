@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -51,7 +51,7 @@ from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 _SLICE_RECORDS = 8192
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -218,10 +218,9 @@ class Log:
                 raise
             prepared = prepare(bare, default_node=node)
             prepared.delays = delays
-        append = self._call(self._store.append, topic, prepared, idempotency_key)
-        if append.submission is not None:
-            self._committer.wait(append.submission)
-        return Appended(topic, append.first_seq, append.last_seq, append.count, append.ts, append.deduped)
+        append = self._patiently(self._committer.append, topic, prepared, idempotency_key)
+        first, count = append.first_seq, append.count
+        return Appended(topic, first, first + count - 1, count, append.ts, append.deduped)
 
     def delete(self, topic: str, *, before_seq: int | None = None, tag: str | None = None) -> Deleted:
         """Delete for good: everything below `before_seq`, records whose `tag` is equal (or begins, with a `*` at its
@@ -409,18 +408,26 @@ class Log:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _call(self, ask: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Ask the store under the lock; where the answer depends on something under way, wait and ask again."""
+    def _call(self, ask: Callable[[], T]) -> T:
+        """Ask the store under the lock, patiently."""
+
+        def act() -> T:
+            with self._lock:
+                try:
+                    return ask()
+                except Exception:
+                    raise
+                except BaseException as error:  # a signal, in the middle of a change
+                    self._store.abandon(error)
+                    raise
+
+        return self._patiently(act)
+
+    def _patiently(self, act: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Do it; where that depends on something under way, wait and do it again."""
         while True:
             try:
-                with self._lock:
-                    try:
-                        return ask(*args, **options)
-                    except Exception:
-                        raise
-                    except BaseException as error:  # a signal, in the middle of a change
-                        self._store.abandon(error)
-                        raise
+                return act(*args)
             except OSError as error:
                 raise StorageError(f"{error.filename or self.path} cannot be read: {error}") from error
             except WaitFirst as first:

@@ -128,12 +128,13 @@ def write_all(file: File, offset: int, buffers: Sequence[Buffer], dsync: bool = 
     left = size if size >= 0 else sum(_nbytes(buffer) for buffer in buffers)
     while left:
         written = file.write_at(offset, buffers, dsync=dsync)
+        if written == left:
+            return
         if written <= 0:
             raise OSError(errno.EIO, "write made no progress", file.path)
         offset += written
         left -= written
-        if left:
-            buffers = _after(buffers, written)
+        buffers = _after(buffers, written)
 
 
 def read_exact(file: File, offset: int, size: int) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from topics.format.control import Dedupe, EvictWatermark, HeadWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.ops import stamp
@@ -20,23 +22,22 @@ from topics.storage.tail import ENTRY_SIZE, Chunk, RamBlock
 from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
-_EPHEMERAL, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.DISK, Durability.FSYNC
+EPHEMERAL, _DISK, _FSYNC = Durability.EPHEMERAL, Durability.DISK, Durability.FSYNC
 """Looked up once: with each append a member of an enum costs twenty times what a name of the module does."""
 
 
-@dataclass(slots=True)
-class Append:
+class Append(msgspec.Struct, eq=False):
     """An append under way, and what its caller is told."""
 
     topic: Topic
     first_seq: int
     count: int
     ts: int
+    ordered_ns: int = 0
+    """Monotonic time at which it was handed to the WAL."""
     deduped: bool = False
     submission: Submission | None = None
     """None where nothing is to be waited for."""
-    ordered_ns: int = 0
-    """Monotonic time at which it was handed to the WAL."""
 
     @property
     def last_seq(self) -> int:
@@ -126,7 +127,7 @@ def check_room(topic: Topic, prepared: Prepared, mono_ms: int = 0) -> None:
 
 def shares_submission(config: TopicConfig) -> bool:
     """Whether appends to such a topic may be ordered together: none of them decides what becomes of another."""
-    return not (config.cap_records or config.cap_bytes) and config.commit_class != Durability.EPHEMERAL
+    return not (config.cap_records or config.cap_bytes) and config.commit_class is not EPHEMERAL
 
 
 @dataclass(slots=True)
@@ -158,8 +159,8 @@ def order_append(
     first, count = ordered.head + 1, prepared.count
     last = first + count - 1
     ts = now_ms if now_ms > ordered.ts else ordered.ts
-    append = Append(topic, first, count, ts, ordered_ns=mono_ns)
-    if cls is _EPHEMERAL:
+    append = Append(topic, first, count, ts, mono_ns)
+    if cls is EPHEMERAL:
         if topic.pending:
             raise WaitFirst(topic.pending[-1].submission)
         _append_in_ram(append, shard, prepared, key, mono_ns // 1_000_000)

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from topics.format.prepared import Prepared
 from topics.host.threads import step_back
 from topics.model.errors import StoreClosed, TopicsError
+from topics.storage.append import Append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
@@ -70,6 +72,38 @@ class Committer:
         """We write in bulk ourselves: a sync waits behind that."""
         return self.filling or self.checkpointing.locked()
 
+    def append(self, name: str, prepared: Prepared, key: str | None) -> Append:
+        """Order an append; return when its class is satisfied. Who finds the shard idle takes it in the same hold of
+        the lock: around the one write of a lone writer every step counts."""
+        shard: Shard | None = None
+        led_by_another = True
+        try:
+            with self.lock:
+                append = self.store.append(name, prepared, key)
+                submission = append.submission
+                if submission is None:
+                    return append
+                shard = submission.shard
+                assert shard is not None
+                led_by_another = shard.writing
+                write = shard.take()
+            settled = write is not None and self.lead(shard, write)
+        except BaseException as error:
+            if shard is not None:
+                with self.lock:
+                    shard.abandon(error, leading=not led_by_another)
+            elif not isinstance(error, Exception):  # a signal, in the middle of a change
+                with self.lock:
+                    self.store.abandon(error)
+            raise
+        if write is not None and write.interrupt is not None:
+            raise write.interrupt
+        if not settled or submission.error is not None:
+            self.wait(submission)
+        elif shard.dirty_since_ns is not None or shard.wants_spare():
+            self.nudge(shard)
+        return append
+
     def wait(self, submission: Submission) -> None:
         """Return when the submission's class is satisfied; raise if it failed."""
         shard = submission.shard
@@ -94,16 +128,15 @@ class Committer:
                     waiter = threading.Lock()
                     waiter.acquire()
                     submission.waiters.append(waiter)
-            interrupt = self.lead(shard, write) if write is not None else None
+            settled = write is not None and self.lead(shard, write)
         except BaseException as error:
             with self.lock:
                 shard.abandon(error, leading=not led_by_another)
             raise
-        if interrupt is not None:
-            raise interrupt
+        if write is not None and write.interrupt is not None:
+            raise write.interrupt
         if waiter is None:
-            with self.lock:  # one that is being completed is settled only when that is done
-                return submission.settled
+            return settled
         try:
             self.nudge(shard)
             waiter.acquire()
@@ -116,10 +149,9 @@ class Committer:
             raise
         return False
 
-    def lead(self, shard: Shard, write: Write) -> BaseException | None:
-        """One turn for all who queued; then the first of those who came meanwhile leads. Returns what a signal raised
-        in between: the turn is done, and the signal may take its way."""
-        interrupt: BaseException | None = None
+    def lead(self, shard: Shard, write: Write) -> bool:
+        """One turn for all who queued; then the first of those who came meanwhile leads. True if all that was submitted
+        is settled. What a signal raised in between is left in `write`: the turn is done, and it may take its way."""
         try:
             try:
                 shard.run(write)
@@ -128,17 +160,18 @@ class Committer:
                 # cannot be done again.
                 if write.rotation is not None:
                     raise
-                interrupt = error
+                write.interrupt = error
                 shard.run(write)
             with self.lock:
                 shard.finish(write)
                 if shard.queue:
                     self.pass_on(shard)
+                    return False
+                return not shard.waiting
         except BaseException as error:
             with self.lock:
                 shard.abandon(error)
             raise
-        return interrupt
 
     @staticmethod
     def pass_on(shard: Shard) -> None:

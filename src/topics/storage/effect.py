@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from topics.format.prepared import Prepared
 from topics.model.config import TopicConfig
 from topics.storage.columns import Ranges
@@ -34,8 +36,7 @@ class StagedRun:
     has_tags: bool
 
 
-@dataclass(slots=True, eq=False)
-class Effect:
+class Effect(msgspec.Struct, eq=False):
     """What one ordered submission will do to its topic, as far as later decisions need to know."""
 
     submission: Submission | None = None

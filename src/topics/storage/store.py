@@ -30,17 +30,10 @@ from topics.host.clock import Clock
 from topics.host.fs import Fs, Lock, replace_file
 from topics.host.ids import Ids
 from topics.model.config import Durability, TopicConfig, check_topic_name
-from topics.model.errors import (
-    StoreClosed,
-    Throttled,
-    TopicExists,
-    TopicNotEmpty,
-    TopicNotFound,
-    TopicsError,
-)
+from topics.model.errors import StoreClosed, Throttled, TopicExists, TopicNotEmpty, TopicNotFound, TopicsError
 from topics.rules.tokens import AHEAD as TOKENS_AHEAD
 from topics.storage import paths as names
-from topics.storage.append import Append, check_room, order_append
+from topics.storage.append import EPHEMERAL, Append, check_room, order_append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
 from topics.storage.effect import Effect, Ledger
@@ -269,13 +262,16 @@ class Store:
             known = topic.dedupe.get(key, now, topic.ordered.config.idempotency_window_ms)
             if known is not None:
                 return Append(topic, known.first_seq, known.records, known.ts, deduped=True)
-        shard = self.shard_for(topic)
-        if topic.ordered.config.commit_class != Durability.EPHEMERAL:
+        config = topic.ordered.config
+        shard = self.shards[topic.shard]
+        if config.commit_class is not EPHEMERAL:
             self.writer_of(topic, len(prepared.frames))
-        self.sweep(topic)
         mono_ns = self.clock.monotonic_ns()
-        check_room(topic, prepared, mono_ns // 1_000_000)
-        self.check_quota(prepared)
+        if config.ttl_ms or config.cap_records or config.cap_bytes:
+            self.sweep(topic)
+            check_room(topic, prepared, mono_ns // 1_000_000)
+        if self.ledger.bytes_max:
+            self.check_quota(prepared)
         rider = None
         if prepared.delays is not None:
             check_delays(name, topic.config.type, prepared)
@@ -285,7 +281,7 @@ class Store:
 
     def check_quota(self, prepared: Prepared) -> None:
         ledger = self.ledger
-        if ledger.bytes_max and ledger.bytes + ledger.ordered + prepared.accounted > ledger.bytes_max:
+        if ledger.bytes + ledger.ordered + prepared.accounted > ledger.bytes_max > 0:
             raise Throttled(
                 f"the store may hold {ledger.bytes_max} bytes of records; delete some, or raise the limit",
                 limit="max_total_bytes",

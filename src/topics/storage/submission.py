@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from topics.model.errors import WriteFailed
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from topics.storage.walfile import WalFile
 
 Buffers = list[bytes | bytearray]
+
+NO_BUFFERS: Final[Buffers] = []
+"""Of whatever was written: nobody adds to it."""
 
 
 class Waiter(Protocol):
@@ -121,9 +124,16 @@ class Submission:
         waiter.submission = self
         self.waiters.append(waiter)
 
+    def is_ready(self) -> bool:
+        """Of one that is written: its own sync and what it needs besides are there."""
+        assert self.file is not None
+        if self.needs_sync and self.end > self.file.synced:
+            return False
+        return self.ceiling is None or self.ceiling()
+
     def complete(self) -> None:
         self.state = _DONE
-        self.buffers = []
+        self.buffers = NO_BUFFERS
         apply, self.apply = self.apply, _nothing
         self.on_fail = self.ceiling = None  # as `_let_go` does
         try:
@@ -140,7 +150,7 @@ class Submission:
     def fail(self, error: TopicsError) -> None:
         self.state = State.FAILED
         self.error = error
-        self.buffers = []
+        self.buffers = NO_BUFFERS
         on_fail = self.on_fail
         self._let_go()
         try:

@@ -6,11 +6,14 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from topics.host.fs import Fs
 from topics.storage.submission import Submission
 from topics.storage.walfile import Spare, WalFile, make_spare, recycle
 
 SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
+_SYNC_BUCKETS_NS: Final = tuple(bound * 1000 for bound in SYNC_BUCKETS_US)
 
 
 class Numbers:
@@ -44,7 +47,7 @@ class ShardStats:
     def synced(self, took_ns: int) -> None:
         self.syncs += 1
         self.sync_ns += took_ns
-        self.sync_counts[bisect_left(SYNC_BUCKETS_US, took_ns / 1000)] += 1
+        self.sync_counts[bisect_left(_SYNC_BUCKETS_NS, took_ns)] += 1
 
 
 @dataclass(slots=True)
@@ -76,8 +79,7 @@ class Rotation:
     """Number and valid length of the file before, for the first frame of the new one."""
 
 
-@dataclass(slots=True)
-class Write:
+class Write(msgspec.Struct, eq=False):
     """One turn of the writer. `run` fills in what happened; `finish` makes it true."""
 
     submissions: list[Submission]
@@ -89,12 +91,13 @@ class Write:
     file: WalFile | None = None
     started_ns: int = 0
     end: int = 0
-    synced: bool = False
     took_ns: int = 0
     """Of the write with its sync."""
-    refused: OSError | None = None
-    """The next file could not be made; no byte was written."""
     error: OSError | None = None
+    refused: bool = False
+    """The next file could not be made; no byte was written."""
+    interrupt: BaseException | None = None
+    """What a signal raised meanwhile; the turn was made all the same."""
 
 
 @dataclass(slots=True)

@@ -19,17 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from topics.format.control import FileMark, SyncMark
-from topics.format.current import Current
 from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.host.clock import Clock
-from topics.host.fs import Fs, replace_file, write_all
+from topics.host.fs import Fs, write_all
 from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
 from topics.storage.paths import wal_name
-from topics.storage.submission import Buffers, State, Submission, fresh_error
+from topics.storage.submission import NO_BUFFERS, Buffers, State, Submission, fresh_error
 from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, Write
-from topics.storage.walfile import NO_SPACE, Spare, WalFile, discard
+from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 
 _FIRST_CAPACITY = 4 * 1024 * 1024
 """The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
@@ -73,7 +72,7 @@ class Shard:
     refusing: DiskFull | None = None
     dirty_since_ns: int | None = None
     """Monotonic time of the first byte that is written and not synced."""
-    evidence_ns: int = 0
+    evidence_due_ns: int = 0
     wal_bytes: int = 0
     """Bytes written since the last checkpoint began."""
     recyclable: list[str] = field(default_factory=list)
@@ -96,13 +95,13 @@ class Shard:
             )
         if self.refusing is not None:
             raise fresh_error(self.refusing)
-        options = self.options
-        full = len(self.queue) >= options.queue_submissions or (
-            self.queue and self.queued_bytes + size > options.queue_bytes
-        )
-        if full:
+        if self.queue and self._is_full(size):
             self.stats.submit_full += 1
             raise Throttled(f"the queue of WAL shard {self.index} is full; try again", shard=self.index)
+
+    def _is_full(self, size: int) -> bool:
+        options = self.options
+        return len(self.queue) >= options.queue_submissions or self.queued_bytes + size > options.queue_bytes
 
     @property
     def stuck(self) -> bool:
@@ -115,10 +114,11 @@ class Shard:
             # Nobody writes what a stopped shard is given: whoever waits for it would wait for ever.
             submission.fail(self.failed)
             return submission
-        self.queue.append(submission)
+        queue = self.queue
+        queue.append(submission)
         self.queued_bytes += submission.size
-        if len(self.queue) > self.stats.depth_peak:
-            self.stats.depth_peak = len(self.queue)
+        if len(queue) > self.stats.depth_peak:
+            self.stats.depth_peak = len(queue)
         return submission
 
     def has_room(self, size: int) -> bool:
@@ -132,8 +132,10 @@ class Shard:
         queue = self.queue
         if self.writing or not queue or self.failed is not None:
             return None
-        if len(queue) == 1 and not self.syncing:
-            count, size, sync = 1, queue[0].size, self._urgent(queue[0])  # what `_batch` says of a lone writer's
+        if len(queue) == 1 and not self.syncing:  # what `_batch` says of a lone writer's
+            lone = queue[0]
+            count, size = 1, lone.size
+            sync = lone.needs_sync and not lone.detached if lone.ceiling is None else self._urgent(lone)
         else:
             count, size, sync = self._batch()
         file = self.file
@@ -142,15 +144,16 @@ class Shard:
             return None
         batch = self.taken = []
         while len(batch) < count:
-            batch.append(self.queue[0])
-            self.queue.popleft()
+            batch.append(queue[0])
+            queue.popleft()
         self.queued_bytes -= size
         self.writing = True
         self.write_syncs = sync or rotate
         if file is None or rotate:
             return Write(batch, sync, sync, None, self._plan_rotation(size + _FILE_MARK_SIZE))
         now = self.clock.monotonic_ns()
-        return Write(batch, sync, sync and file.synced == file.written, self._evidence(file, now), None, file, now)
+        evidence = self._evidence(file, now) if now >= self.evidence_due_ns else None
+        return Write(batch, sync, sync and file.synced == file.written, evidence, None, file, now)
 
     def _batch(self) -> tuple[int, int, bool]:
         """(submissions, their bytes, whether one needs a sync) of the next write.
@@ -194,9 +197,9 @@ class Shard:
 
     def _evidence(self, file: WalFile, now_ns: int) -> int | None:
         """A mark is worth writing when it proves more than the last one could."""
-        if not file.synced or now_ns - self.evidence_ns < self.options.evidence_ms * 1_000_000:
+        if not file.synced:
             return None
-        self.evidence_ns = now_ns
+        self.evidence_due_ns = now_ns + self.options.evidence_ms * 1_000_000
         return file.synced
 
     def run(self, write: Write) -> None:
@@ -208,11 +211,11 @@ class Shard:
                 return
             buffers.append(_mark(FileMark(0, write.file.number, *write.rotation.previous).encode()))
             write.started_ns = self.clock.monotonic_ns()
-        assert write.file is not None
         file = write.file
+        assert file is not None
         if write.evidence is not None:
             buffers.append(_mark(SyncMark(0, file.number, write.evidence).encode()))
-        offset = file.written
+        offset = begin = file.written
         for buffer in buffers:
             offset += len(buffer)
         for submission in write.submissions:
@@ -223,11 +226,10 @@ class Shard:
             buffers.extend(submission.buffers)
         write.end = offset
         try:
-            write_all(file.file, file.written, buffers, write.dsync, offset - file.written)
+            write_all(file.file, begin, buffers, write.dsync, offset - begin)
             if write.sync:
                 if not write.dsync:
                     file.file.sync()
-                write.synced = True
                 write.took_ns = self.clock.monotonic_ns() - write.started_ns
         except OSError as error:
             write.error = error
@@ -240,35 +242,21 @@ class Shard:
                 assert rotation.plan is not None
                 rotation.spare = rotation.plan.run()
         except OSError as error:
-            write.refused = error
+            write.error, write.refused = error, True
             return
-        spare = rotation.spare
-        path = f"{self.directory}/{wal_name(rotation.number)}"
         try:
-            if old is not None and old.synced < old.written:
-                old.file.sync()
-            self.fs.rename(spare.path, path)
-            self.fs.sync_dir(self.directory)
             sealed = [*self.sealed, *([(old.number, old.written)] if old is not None else [])]
-            try:
-                write_current(self.fs, self.directory, wal_name(rotation.number), sealed)
-            except OSError as error:
-                # A full disk leaves the CURRENT of before, which says nothing untrue; the chain of first frames
-                # tells the rest.
-                if error.errno not in NO_SPACE:
-                    raise
+            write.file = put_in_place(self.fs, self.directory, rotation.number, rotation.spare, old, sealed)
         except OSError as error:
             write.error = error
-            return
-        write.file = WalFile(rotation.number, path, spare.file, spare.capacity)
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""
         self.writing = False
-        if write.refused is not None:
-            self._refuse(write)
-            return
         if write.error is not None:
+            if write.refused:
+                self._refuse(write, write.error)
+                return
             self.waiting.extend(write.submissions)
             self._fail(write.error)
             return
@@ -286,23 +274,23 @@ class Shard:
             self.file = file
             self.stats.rotations += 1
             self.dirty_since_ns = None
-        stats = self.stats
-        size = write.end - file.written
+        stats, end = self.stats, write.end
+        size = end - file.written
         self.wal_bytes += size
         stats.bytes_written += size
         stats.batches += 1
-        file.written = write.end
-        if write.synced:
+        file.written = end
+        if write.sync:
             stats.synced(write.took_ns)
-            file.synced = write.end
+            file.synced = end
             self.dirty_since_ns = None
         elif self.dirty_since_ns is None:
             self.dirty_since_ns = self.clock.monotonic_ns()
         for submission in write.submissions:
             submission.state = _WRITTEN
-            submission.buffers = []
+            submission.buffers = NO_BUFFERS
             stats.frames += submission.frames
-        self.waiting.extend(write.submissions)
+            self.waiting.append(submission)
         self._complete()
 
     def recheck(self) -> None:
@@ -324,21 +312,31 @@ class Shard:
 
     def _complete_once(self) -> None:
         waiting = self.waiting
+        # Nearly always each is ready when its turn comes, and what holds up others need not be noted.
+        while waiting and not self.frozen and waiting[0].is_ready():
+            try:
+                waiting[0].complete()
+            except BaseException as error:
+                self._break(error)
+                return
+            waiting.popleft()
+        if waiting:
+            self._complete_some()
+
+    def _complete_some(self) -> None:
+        waiting = self.waiting
         kept: list[Submission] = []
         blocked: set[int] = set()
         broken: BaseException | None = None
         walled = False
         while waiting:
             submission = waiting.popleft()
-            file = submission.file
-            assert file is not None
             if self.frozen and (submission.barrier or submission.lane in self.frozen):
                 submission.fail(self._frozen_error())
                 continue
             ready = (
                 submission.lane not in blocked
-                and (not submission.needs_sync or submission.end <= file.synced)
-                and (submission.ceiling is None or submission.ceiling())
+                and submission.is_ready()
                 and not (submission.barrier and kept)
                 and (not walled or submission.passes)
             )
@@ -356,10 +354,7 @@ class Shard:
                 blocked.add(submission.lane)
         waiting.extendleft(reversed(kept))
         if broken is not None:
-            # It is committed and applied by half at most. Replay applies it whole; until then nobody builds on it.
-            self._fail(broken)
-            if not isinstance(broken, StorageError):
-                raise broken
+            self._break(broken)
 
     # -- syncing in the background ----------------------------------------------------------------------------------
 
@@ -429,10 +424,14 @@ class Shard:
             shard=self.index,
         )
 
-    def _refuse(self, write: Write) -> None:
+    def _break(self, broken: BaseException) -> None:
+        """It is committed and applied by half at most. Replay applies it whole; until then nobody builds on it."""
+        self._fail(broken)
+        if not isinstance(broken, StorageError):
+            raise broken
+
+    def _refuse(self, write: Write, error: OSError) -> None:
         """No next file: what waited fails whole, what was written before stays on its way."""
-        error = write.refused
-        assert error is not None
         full = DiskFull(
             f"WAL shard {self.index} cannot make its next file: {error}; free disk space to write again",
             shard=self.index,
@@ -485,11 +484,6 @@ class Shard:
             discard(self.fs, self.spare.path)
         self.spare = spare
         self.refusing = None
-
-
-def write_current(fs: Fs, directory: str, active: str, sealed: list[tuple[int, int]]) -> None:
-    current = Current(active, tuple((wal_name(number), length) for number, length in sealed))
-    replace_file(fs, f"{directory}/CURRENT", current.encode())
 
 
 def _mark(body: bytes) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 
-from topics.host.fs import File, Fs, zero_fill
+from topics.format.current import Current
+from topics.host.fs import File, Fs, replace_file, zero_fill
 from topics.storage.paths import wal_name
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -86,6 +87,25 @@ def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spa
         discard(fs, path)
         raise
     return Spare(path, file, capacity)
+
+
+def put_in_place(
+    fs: Fs, directory: str, number: int, spare: Spare, old: WalFile | None, sealed: list[tuple[int, int]]
+) -> WalFile:
+    """The spare as the file that follows `old`. `sealed`: (number, valid length) of every file before it."""
+    path = f"{directory}/{wal_name(number)}"
+    if old is not None and old.synced < old.written:
+        old.file.sync()
+    fs.rename(spare.path, path)
+    fs.sync_dir(directory)
+    current = Current(wal_name(number), tuple((wal_name(before), length) for before, length in sealed))
+    try:
+        replace_file(fs, f"{directory}/CURRENT", current.encode())
+    except OSError as error:
+        # A full disk leaves the CURRENT of before, which says nothing untrue; the chain of first frames tells the rest.
+        if error.errno not in NO_SPACE:
+            raise
+    return WalFile(number, path, spare.file, spare.capacity)
 
 
 def discard(fs: Fs, path: str) -> None:

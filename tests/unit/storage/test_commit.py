@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import topics
+from topics.format.ops import prepare
+from topics.model import limits
 from topics.model.errors import ReadOnly, WriteFailed
 from topics.storage.commit import Background, until_due_ns
 
@@ -46,6 +48,17 @@ def test_mistake_of_our_own_in_a_background_sync_stops_the_shard_and_is_logged(
         monkeypatch.undo()
     assert "WAL shard 0 stops: its background sync broke off" in caplog.text
     assert "a mistake of ours" in caplog.text
+
+
+def test_append_behind_more_than_one_write_takes_returns_when_it_is_readable_itself(tmp_path: Path) -> None:
+    with topics.open(tmp_path / "store", wal_shards=1, queue_submissions=2 * limits.COMMIT_SUBMISSIONS) as log:
+        log.create("t", durability="fsync")
+        with log._lock:  # nobody waits for these, so the next caller writes them
+            for n in range(limits.COMMIT_SUBMISSIONS):
+                log._store.append("t", prepare([{"data": n}]))
+        done = log.append("t", [{"data": "last"}])
+        assert done.first_seq == limits.COMMIT_SUBMISSIONS + 1
+        assert log._store.topic("t").head == done.last_seq
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a weight of its own")

@@ -103,7 +103,8 @@ def test_an_urgent_submission_is_synced_with_its_write() -> None:
     bench = Bench()
     bench.put("a", sync=True)
     write = bench.step()
-    assert write.synced
+    assert write.sync
+    assert write.error is None
     assert bench.done == ["a"]
     assert bench.shard.file is not None
     assert bench.shard.file.synced == bench.shard.file.written
