@@ -111,8 +111,14 @@ def test_a_full_disk_is_survived_by_closing_and_opening_again(disk: Path, ballas
         ballast.leave(500_000)
         fill(log, ledger)
         ballast.leave(0)
-    with pytest.raises(topics.DiskFull, match="No space left on device"):
-        topics.open(data, **SMALL)
+    ballast.leave(0)
+    why = ""
+    try:  # what a start cuts off and clears away may be room enough for it
+        with topics.open(data, **SMALL) as log:
+            ledger.check(log)
+    except topics.TopicsError as error:
+        why = error.message
+    assert not why or "No space left on device" in why
     ballast.drop()
     for shards in (2, 1):
         with topics.open(data, **{**SMALL, "wal_shards": shards}) as log:
@@ -184,6 +190,38 @@ def test_many_writers_meet_a_full_disk_and_go_on_after_it(disk: Path, ballast: B
         check_together(log, ledgers)
     with topics.open(disk / "data", **SMALL) as log:
         check_together(log, ledgers)
+
+
+def test_a_store_with_caps_outlives_a_disk_that_it_fills_by_itself(disk: Path) -> None:
+    """The WAL leaves the room that a checkpoint needs to give up what the caps let go; nobody has to help."""
+    ledgers = [Ledger()]
+    refused = 0
+    with topics.open(disk / "data", **SMALL, checkpoint_gap_ms=0) as log:
+        for name in ("topic-0", "topic-1"):
+            log.create(name, durability="disk", cap_records=1000)
+        for n in range(12_000):  # 9 MB of frames on a disk of 6
+            while True:
+                try:
+                    ledgers[0].append(log, f"topic-{n % 2}", str(n))
+                    break
+                except topics.DiskFull:
+                    refused += 1
+                    assert refused < 20_000, log.trouble
+                    time.sleep(0.005)
+        check_together(log, ledgers)
+    with topics.open(disk / "data", **SMALL) as log:
+        check_together(log, ledgers)
+
+
+def test_a_disk_that_the_store_filled_by_itself_does_not_keep_it_from_opening(disk: Path) -> None:
+    ledger = Ledger()
+    with topics.open(disk / "data", **SMALL, **NEVER, checkpoint_gap_ms=1 << 40) as log:
+        log.create("orders", durability="fsync")
+        fill(log, ledger)
+    for _ in range(2):
+        with topics.open(disk / "data", **SMALL, **NEVER, checkpoint_gap_ms=1 << 40) as log:
+            ledger.check(log)
+            fill(log, ledger, "more")
 
 
 def check_together(log: topics.Log, ledgers: list[Ledger]) -> None:

@@ -112,6 +112,10 @@ class Fs(Protocol):
         """Hold the file at `path`, made if need be, against every other holder; BlockingIOError if there is one."""
         ...
 
+    def free(self, path: str) -> int:
+        """Bytes that may still be written below this directory."""
+        ...
+
     def identity(self, path: str) -> str:
         """Stays the same exactly while the page cache under this directory does: no reboot, no new mount."""
         ...
@@ -311,6 +315,16 @@ class OsFs:
         lock = OsLock(directory, above, fd)
         self._held = weakref.ref(lock)
         return lock
+
+    def free(self, path: str) -> int:
+        fd = self._open_dir(path)
+        try:
+            found = os.fstatvfs(fd)
+        finally:
+            os.close(fd)
+        if not found.f_blocks:  # a file system that does not tell: the write will
+            return 1 << 62
+        return found.f_bavail * found.f_frsize
 
     def identity(self, path: str) -> str:
         fd = self._open_dir(path)

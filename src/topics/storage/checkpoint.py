@@ -61,7 +61,7 @@ class Checkpoint:
         for shard in store.shards:
             body = SnapshotMark(0, store.snapshots.next_id, tuple(rows.get(shard.index, ()))).encode()
             frame = encode_frame(Kind.CHECKPOINT_MARK, 0, body, ts=store.clock.now_ms(), flags=DURABLE)
-            if shard.stuck or (shard.refusing is not None and not shard.has_room(len(frame))):
+            if shard.stuck:
                 self.whole = False
                 continue
             mark = Submission(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 from topics.format.checksum import shard_of
@@ -19,6 +20,7 @@ from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
 from topics.storage.recovery import FORMAT_LINE, Found, Tell, kind_of, nobody, read_store
 from topics.storage.repair import ensure_dir, repair
+from topics.storage.room import checkpoint_room
 from topics.storage.rust.importing import discard_staging, import_rust, look
 from topics.storage.rust.report import ImportReport
 from topics.storage.stagereplay import adopt_staged
@@ -248,8 +250,9 @@ def _start_shards(store: Store, found: Found) -> None:
         if group is not None:
             sealed = [*group.older, *((read.wal.number, read.wal.written) for read in group.files)]
             sealed = sorted([*sealed, *((number, 0) for number in group.empty)])
+        room = partial(checkpoint_room, store)
         shard = Shard(
-            index, key, directory, store.fs, store.clock, options, store.numbers, sealed, store.lost_boot
+            index, key, directory, store.fs, store.clock, options, store.numbers, sealed, store.lost_boot, room
         )  # fmt: skip
         store.shards.append(shard)
         first = Submission(0, [*announced.get(index, [])], lambda _: None, needs_sync=True)

@@ -319,7 +319,8 @@ class Store:
         if since_ms < self.options.checkpoint_gap_ms:
             return False
         written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
-        if written >= max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size):
+        enough = max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size)
+        if written >= enough or any(shard.refusing is not None for shard in self.shards):
             return True
         return since_ms >= self.options.checkpoint_ms and bool(
             written or self.graveyard or self.staging.spent or self._aged()

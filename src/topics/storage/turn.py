@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
@@ -61,11 +62,21 @@ class SparePlan:
     old: str | None
     """A WAL file to recycle."""
     fill: bool = True
+    left: int = 0
+    """So many bytes of the disk stay free for a checkpoint."""
+    least: int = 0
+    """Where they would not: make do with a file of this size, which may use them; 0 = make none."""
 
     def run(self) -> Spare:
         if self.old is not None:
             return recycle(self.fs, self.directory, self.serial, self.old, self.capacity)
-        return make_spare(self.fs, self.directory, self.serial, self.capacity, self.fill)
+        capacity = self.capacity
+        if self.fs.free(self.directory) < capacity + self.left:
+            if not self.least:
+                why = f"No space left on device, but for {self.left} bytes that a checkpoint may need"
+                raise OSError(errno.ENOSPC, why)
+            capacity = min(capacity, self.least)
+        return make_spare(self.fs, self.directory, self.serial, capacity, self.fill)
 
 
 @dataclass(slots=True)

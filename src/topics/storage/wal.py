@@ -33,6 +33,7 @@ from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 _FIRST_CAPACITY = 4 * 1024 * 1024
 """The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
 
+_BLOCK = 4096
 _WRITTEN = State.WRITTEN
 _RECYCLED_MIN = 2
 """Files kept for recycling however little was written since the last checkpoint."""
@@ -51,6 +52,8 @@ class Shard:
     """(number, valid length) of older files of this group that are still there."""
     on_failed_sync: Callable[[], None]
     """Told once when a sync failed, so that the store stops trusting the page cache."""
+    room: Callable[[], int] = lambda: 0
+    """What the next file has to leave free for the next checkpoint."""
     file: WalFile | None = None
     spare: Spare | None = None
     queue: deque[Submission] = field(default_factory=deque)
@@ -121,10 +124,6 @@ class Shard:
             self.stats.depth_peak = len(queue)
         return submission
 
-    def has_room(self, size: int) -> bool:
-        """True if the present file takes `size` more bytes."""
-        return self.file is not None and self.file.written + self.queued_bytes + size + 128 <= self.file.capacity
-
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def take(self) -> Write | None:
@@ -187,7 +186,10 @@ class Shard:
         capacity = self.options.wal_file_bytes
         if old is None:
             capacity = min(capacity, _FIRST_CAPACITY)
-        return Rotation(number, None, self.plan_spare(max(capacity, need), waiting=True), old, previous)
+        plan = self.plan_spare(max(capacity, need), waiting=True)
+        if old is None or self.refusing is not None:  # a start, or the mark of the checkpoint that makes room again
+            plan.least = -(-need // _BLOCK) * _BLOCK
+        return Rotation(number, None, plan, old, previous)
 
     @staticmethod
     def _urgent(submission: Submission) -> bool:
@@ -458,7 +460,7 @@ class Shard:
         size = self.options.wal_file_bytes if capacity is None else capacity
         fill = not waiting or size <= _FIRST_CAPACITY
         old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
-        return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill)
+        return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill, self.room())
 
     def retire(self, gone: list[tuple[int, int]], stopping: bool = False) -> list[str]:
         """Keep of the files (number, length) that nobody needs as many as the next ones will be made of; the paths of

@@ -47,6 +47,8 @@ class FakeDisk:
         """Every sync returns and does nothing."""
         self.keep_synced = keep_synced
         """Whether damage to a sector spares the bytes of it that were durable."""
+        self.room = 1 << 62
+        """What it says is free. It takes every byte all the same: a full one is FaultFs's."""
         self.rng = Random(seed)
         self.calls = 0
         self.log: deque[str] = deque(maxlen=log_max)
@@ -254,6 +256,10 @@ class FakeDisk:
         file.truncate(0)
         file.write_at(0, [b"pid=1\n"])
         return FakeLock(self, file.node)
+
+    def free(self, path: str) -> int:
+        self._dir(path)
+        return self.room
 
     def identity(self, path: str) -> str:
         self._check_on()

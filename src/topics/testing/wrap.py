@@ -83,5 +83,8 @@ class WrappedFs:
     def lock(self, path: str) -> Lock:
         return self.inner.lock(path)
 
+    def free(self, path: str) -> int:
+        return self.inner.free(path)
+
     def identity(self, path: str) -> str:
         return self.inner.identity(path)

@@ -340,6 +340,31 @@ def test_a_shard_that_cannot_make_its_file_refuses_until_it_has_one() -> None:
     assert bench.done[-1] == "again"
 
 
+def test_the_next_file_leaves_the_room_that_a_checkpoint_needs() -> None:
+    bench = Bench(wal_file_bytes=65_536)
+    bench.shard.room = lambda: 5000
+    bench.disk.room = 70_535
+    bench.put("first", frames=18)
+    bench.step()
+    assert bench.done == ["first"]
+    assert bench.shard.file is not None
+    assert bench.shard.file.capacity == 4096, "a start makes do with less"
+    bench.put("refused", frames=80)
+    bench.step()
+    assert bench.done == ["first", "refused failed"]
+    with pytest.raises(DiskFull, match="5000 bytes that a checkpoint may need"):
+        bench.shard.check()
+    bench.put("mark", sync=True, barrier=True, frames=80)
+    bench.step()
+    assert bench.done[-1] == "mark"
+    assert bench.shard.file.capacity == 8192, "so does what makes room"
+    with pytest.raises(OSError, match="No space left"):
+        bench.shard.plan_spare().run()
+    bench.disk.room = 70_536
+    bench.shard.adopt_spare(bench.shard.plan_spare().run())
+    bench.shard.check()
+
+
 def test_a_batch_too_large_for_a_full_disk_leaves_the_spare_to_smaller_ones() -> None:
     bench = Bench()
     bench.put("first")
