@@ -27,8 +27,9 @@ def evict_count(sizes: npt.NDArray[np.uint32], records: int, accounted: int) -> 
 
 def reserve_ahead(last_batch: int, least: int, previous: int, since_previous_ms: int) -> int:
     """Seqs to reserve beyond need. A topic that asks again within 100 ms is busy and gets twice as much, so that
-    reservations stay rare however fast it writes; one that slowed down falls back to the least."""
+    reservations stay rare however fast it writes; one that asks again within a second gets as much as last time; one
+    that slowed down falls back to the least."""
     base = max(least, 4 * last_batch)
-    if previous and since_previous_ms < 100:
-        return max(base, min(previous * 2, 1 << 20))
-    return base
+    if not previous or since_previous_ms >= 1000:
+        return base
+    return max(base, min(previous * 2, 1 << 20) if since_previous_ms < 100 else previous)

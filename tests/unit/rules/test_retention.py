@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,8 +29,22 @@ def test_a_busy_topic_reserves_twice_as_much_and_a_slow_one_falls_back() -> None
     assert reserve_ahead(1, 4096, 0, 0) == 4096
     assert reserve_ahead(5000, 4096, 0, 0) == 20_000
     assert reserve_ahead(1, 4096, 8192, 50) == 16_384
-    assert reserve_ahead(1, 4096, 8192, 100) == 4096
+    assert reserve_ahead(1, 4096, 8192, 100) == 8192
+    assert reserve_ahead(1, 4096, 8192, 1000) == 4096
     assert reserve_ahead(1, 4096, 1 << 20, 1) == 1 << 20
+
+
+@pytest.mark.parametrize("per_ms", [50, 300, 1000, 3000, 8000])
+def test_a_topic_that_writes_steadily_asks_long_before_it_needs_more(per_ms: int) -> None:
+    """Whatever its rate: a sync that takes 50 ms holds nobody up, once the topic is known to be busy."""
+    ceiling = previous = asked_ms = 0
+    for ms in range(5000):
+        left = ceiling - ms * per_ms
+        if left >= max(previous, 4096) // 2:
+            continue
+        assert ms < 1000 or left >= 50 * per_ms, (ms, left)
+        previous = reserve_ahead(min(per_ms, 1000), 4096, previous, ms - asked_ms)
+        ceiling, asked_ms = ms * per_ms + previous, ms
 
 
 def test_the_reason_of_a_gap_is_the_floor_that_reaches_it() -> None:
