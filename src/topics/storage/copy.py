@@ -352,8 +352,7 @@ class TopicCopy:
         data_file = handles.file(active.path("data"))
         if data_file.size() > active.data_len:
             data_file.truncate(active.data_len)
-        self._sync_soon(idx_file)
-        self._sync_soon(data_file, active.data_len)
+        self._sync_soon([idx_file, data_file], active.data_len)
         self.touched.discard(active.first_seq)
         active.idx_xxh3 = xxh3_64(entries)
         active.sealed = True
@@ -388,17 +387,19 @@ class TopicCopy:
 
     # -- making it count --------------------------------------------------------------------------------------------
 
-    def _sync_soon(self, file: File, sealed_size: int = 0) -> None:
-        """Sync a file before the next `_wait_syncs` returns. With a size it is the `.data` of a pair being sealed."""
+    def _sync_soon(self, files: list[File], sealed_size: int = 0) -> None:
+        """Sync files before the next `_wait_syncs` returns. With a size the last is the `.data` of a pair being sealed.
+        They are one piece of work: its start and end in the pool cost callers more than the syncs one by one."""
         if self.tools.pool is None:
-            self._sync_file(file, sealed_size)
+            self._sync_files(files, sealed_size)
         else:
-            self.syncs.append(self.tools.pool.submit(self._sync_file, file, sealed_size))
+            self.syncs.append(self.tools.pool.submit(self._sync_files, files, sealed_size))
 
-    def _sync_file(self, file: File, sealed_size: int) -> None:
-        file.sync()
+    def _sync_files(self, files: list[File], sealed_size: int) -> None:
+        for file in files:
+            file.sync()
         if sealed_size:
-            self.tools.handles.written(file, sealed_size)
+            self.tools.handles.written(files[-1], sealed_size)
 
     def _wait_syncs(self) -> None:
         """Raise the first failure; nothing that was to be synced counts then."""
@@ -411,7 +412,7 @@ class TopicCopy:
         for first_seq in sorted(self.touched):
             segment = next((s for s in self.segments if s.first_seq == first_seq), None)
             if segment is not None:
-                self._sync_soon(self.tools.handles.file(segment.path("data")))
+                self._sync_soon([self.tools.handles.file(segment.path("data"))])
         self._wait_syncs()
         if self.new_names:
             self.tools.fs.sync_dir(self.topic.directory)
