@@ -14,7 +14,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from topics.api import compress
-from topics.api.http import Admission, Answer, App, Express, Head, Later, Request, Response, Sink, Socket, Stream
+from topics.api.http import (
+    Admission,
+    Answer,
+    App,
+    Budget,
+    Express,
+    Head,
+    Later,
+    Request,
+    Response,
+    Sink,
+    Socket,
+    Stream,
+)
 from topics.api.options import TransportOptions
 
 # Up to here a body is inflated or compressed between two turns of the loop, above it in a thread.
@@ -117,6 +130,10 @@ class Exchange:
     def body_limit(self) -> int:
         return self._admission.body_limit if self._admission is not None else 0
 
+    @property
+    def bodies(self) -> Budget | None:
+        return self._admission.bodies if self._admission is not None else None
+
     def collect(self, piece: bytes) -> bool:
         """Keep a piece of the body; False if it is too much now."""
         self._size += len(piece)
@@ -129,7 +146,7 @@ class Exchange:
 
     def _hold(self, more: int) -> bool:
         """Count a large body against what all of them may take together. It is given back with the slot."""
-        bodies = self._admission.bodies if self._admission is not None else None
+        bodies = self.bodies
         if bodies is None:
             return True
         if not bodies.take(more, self._held):

@@ -442,7 +442,7 @@ class Http1:
     def _switch(self, exchange: Exchange, answer: Socket) -> None:
         exchange.release()
         rest, self._held = self._held, b""
-        session = WebSocketSession(self._connection, exchange.head)
+        session = WebSocketSession(self._connection, exchange.head, exchange.bodies)
         self._connection.hand_over(session)
         self._connection.resume_for_work()
         session.open(answer, rest)

@@ -76,8 +76,8 @@ class LimitOptions:
     max_inflight_per_key: int = 1_000
     """Requests of one key being worked on; 0 = no limit. Smaller keeps one client from starving the others."""
     max_inflight_body_bytes: int = 512 * MIB
-    """Bytes of large request bodies in memory at once, over all connections; 0 = no limit. One more is 429. A body by
-    itself always passes."""
+    """Bytes of large request bodies in memory at once, over all connections; 0 = no limit. One more is 429, as
+    a WebSocket message 1013. A body by itself always passes."""
     max_total_bytes: int = 0
     """Accounted bytes of all live records; 0 = no limit."""
     test_min_heartbeat_ms: int = 1_000

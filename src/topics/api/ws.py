@@ -2,7 +2,8 @@
 
 Text comes as `str` and binary as `bytes`; whether a binary message makes sense is for the handler to say. Pings are
 answered once, by the library. A frame or message over its limit ends the connection with 1009, text that is not UTF-8
-with 1007, a breach of the protocol with 1002.
+with 1007, a breach of the protocol with 1002. Large messages count against the budget of request bodies; one that finds
+it spent ends its connection with 1013.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from topics.api.http import Head, Response, Socket
+from topics.api.exchange import SMALL
+from topics.api.http import Budget, Head, Response, Socket
 from topics.api.render import http1_response
 from topics.api.sink import cancel_later
 
@@ -33,15 +35,20 @@ def not_an_upgrade(why: str = "this address answers WebSocket upgrades only") ->
 
 
 class WebSocketSession:
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: Connection, head: Head, bodies: Budget | None) -> None:
         self._connection = connection
+        self._bodies = bodies
+        self._held = 0
+        """What is counted against that budget."""
         self._options = connection.options
         self._head = head
         limits = (self._options.ws_message_max, self._options.ws_frame_max)
         self._frames = ServerProtocol(max_size=limits)
         self._pieces: list[bytes] = []
+        self._pieces_size = 0
         self._binary = False
         self._messages: deque[str | bytes] = deque()
+        self._messages_size = 0
         self._reader: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -78,6 +85,7 @@ class WebSocketSession:
             code = CloseCode.INTERNAL_ERROR
             context = {"message": f"the WebSocket of {self._head.path} failed", "exception": error}
             self._connection.loop.call_exception_handler(context)
+        self._messages.clear()
         self.close(code)
 
     # For the handler.
@@ -89,6 +97,9 @@ class WebSocketSession:
             self._reader = self._connection.loop.create_future()
             await self._reader
         message = self._messages.popleft()
+        self._messages_size -= len(message)
+        if self._held:
+            self._hold()
         if len(self._messages) < self._options.ws_waiting_max:
             self._connection.resume_for_work()
         return message
@@ -151,6 +162,7 @@ class WebSocketSession:
         for event in frames.events_received():
             if isinstance(event, Frame) and event.opcode in DATA:
                 self._take(event)
+        self._hold()
         self._flush()
         if len(self._messages) >= self._options.ws_waiting_max and not self._gone.is_set():
             self._connection.pause_for_work()
@@ -159,18 +171,35 @@ class WebSocketSession:
         if frame.opcode is not Opcode.CONT:
             self._binary = frame.opcode is Opcode.BINARY
         self._pieces.append(bytes(frame.data))
+        self._pieces_size += len(frame.data)
         if not frame.fin:
             return
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
+        self._pieces_size = 0
         if self._frames.close_sent is not None and self._frames.state is not State.OPEN:
             return
         try:
-            self._messages.append(whole if self._binary else whole.decode("utf-8"))
+            message = whole if self._binary else whole.decode("utf-8")
         except UnicodeDecodeError as error:
             self._frames.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
             return
+        self._messages.append(message)
+        self._messages_size += len(message)
         self._wake()
+
+    def _hold(self) -> None:
+        """Count messages that are not whole yet, or wait for the handler, against what all of them may take."""
+        if self._bodies is None:
+            return
+        size = self._messages_size + self._pieces_size + len(self._frames.reader.buffer)
+        more = (size if size > SMALL and not self._gone.is_set() else 0) - self._held
+        if more > 0 and not self._bodies.take(more, self._held):
+            self._frames.fail(CloseCode.TRY_AGAIN_LATER, "large messages hold all the memory they may; try again")
+            return
+        if more < 0:
+            self._bodies.give(-more)
+        self._held += more
 
     def _flush(self) -> None:
         """Send what the library has; it ends with an empty piece where the connection is to be closed."""
@@ -192,6 +221,12 @@ class WebSocketSession:
 
     def lost(self) -> None:
         self._leave()
+        # Objects that hold each other stay until somebody looks for them; what is large about them goes now.
+        self._pieces = []
+        self._pieces_size = 0
+        self._frames.reader.discard()
+        self._frames.parser.close()
+        self._hold()
 
     def _leave(self) -> None:
         self._gone.set()

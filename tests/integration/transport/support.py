@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from topics.api.http import Admission, Answer, Head, Request, Response, Sink, Socket, Stream, WebSocket
+from topics.api.http import Admission, Answer, Budget, Head, Request, Response, Sink, Socket, Stream, WebSocket
 from topics.api.listener import Listener, serve
 from topics.api.options import TlsOptions, TransportOptions
 
@@ -25,12 +25,13 @@ class EchoApp:
     """What requests to /wait wait for."""
     sinks: list[Sink] = field(default_factory=list)
     sockets: list[WebSocket] = field(default_factory=list)
+    bodies: Budget | None = None
 
     def begin(self, head: Head) -> Admission | Response:
         if head.path == "/forbidden":
             return Response(403, b'{"error":"forbidden"}')
         self.in_flight += 1
-        return Admission(head.path, 16 if head.path == "/small" else BODY_LIMIT, self.release)
+        return Admission(head.path, 16 if head.path == "/small" else BODY_LIMIT, self.release, self.bodies)
 
     def release(self) -> None:
         self.in_flight -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -10,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.integration.transport.support import get, raw, serving, until
+from topics.api.bodies import Bodies
 
 HANDSHAKE = (
     "connection: Upgrade",
@@ -69,6 +71,51 @@ async def test_ping_between_fragments_is_answered_once() -> None:
         client.send(b"\x01\x82" + zero + b"ab" + b"\x89\x81" + zero + b"p" + b"\x80\x81" + zero + b"c")
         assert await client.reader.readexactly(3) == b"\x8a\x01p"
         assert await client.reader.readexactly(5) == b"\x81\x03abc"
+
+
+def fragment(size: int, *, first: bool = True) -> bytes:
+    """A part of a text message, masked with zeros; the message goes on behind it."""
+    return bytes([0x01 if first else 0x00, 0xFF]) + size.to_bytes(8, "big") + b"\0\0\0\0" + b"x" * size
+
+
+async def test_messages_on_their_way_share_one_budget() -> None:
+    bodies = Bodies(4_000_000)
+    async with serving() as (app, listener), raw(listener.port) as first, raw(listener.port) as second:
+        app.bodies = bodies
+        for client in (first, second):
+            client.send(get("/ws", *HANDSHAKE))
+            assert (await client.reply()).status == 101
+        first.send(fragment(3_000_000) + fragment(2_000_000, first=False)[:500_000])
+        await until(lambda: bodies.held > 3_400_000)
+        second.send(fragment(1_000_000))
+        head = await second.reader.readexactly(4)
+        assert (head[0], int.from_bytes(head[2:], "big")) == (0x88, 1013)
+        await until(lambda: 3_400_000 < bodies.held < 3_600_000)
+        first.writer.transport.abort()
+        await until(lambda: bodies.held == 0)
+        async with dial(listener.port) as socket:
+            await socket.send("x" * 3_900_000)
+            assert len(await socket.recv()) == 3_900_000
+        assert bodies.held == 0
+
+
+async def test_half_a_message_goes_with_its_connection() -> None:
+    """Though others hold on to the conversation, or nobody looks for objects that hold each other."""
+    tracemalloc.start()
+    try:
+        async with serving() as (app, listener):
+            app.bodies = bodies = Bodies(0)
+            async with raw(listener.port) as client:
+                client.send(get("/ws", *HANDSHAKE))
+                assert (await client.reply()).status == 101
+                before = tracemalloc.get_traced_memory()[0]
+                client.send(fragment(3_000_000) + fragment(3_000_000, first=False)[:2_000_000])
+                await until(lambda: bodies.held > 4_900_000)
+                client.writer.transport.abort()
+                await until(lambda: tracemalloc.get_traced_memory()[0] < before + 1_000_000)
+            assert app.sockets
+    finally:
+        tracemalloc.stop()
 
 
 async def test_frames_right_behind_the_handshake_are_read() -> None:
