@@ -2,7 +2,8 @@
 
 Requests that follow each other without waiting (pipelining) run side by side only where that cannot be noticed: safe
 methods, and several calls of one method on one path, which handlers take in order. Any other request waits until those
-before it are answered, so that a read behind an append sees it.
+before it are answered, so that a read behind an append sees it. While the peer does not take its answers no further
+ones are made, so that no number of requests for large pages fills the memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from topics.api.protocol import Connection
 
 SAFE = frozenset(("GET", "HEAD"))
+CORKED = 64 * 1024
+"""Answers that are held back to be written together."""
+BIG = 64 * 1024
+"""Answers from here on are made one after the other."""
+BESIDE = 4
+"""Requests that run side by side before it is known how large their answers are."""
 
 
 class Pipeline:
@@ -49,6 +56,11 @@ class Pipeline:
         """Requests at the front of the queue that were sent back."""
         self._out: list[bytes] | None = None
         """While requests are parsed: their answers, to be written together."""
+        self._out_size = 0
+        self._beside = BESIDE
+        """Requests that may run side by side: more with every small answer, one behind a big one."""
+        self._stuck = False
+        """Waiting for the peer to take what was written."""
         self._sink: Http1Sink | None = None
         self._pumping = False
         self.ending = False
@@ -84,14 +96,20 @@ class Pipeline:
 
     def uncork(self) -> None:
         out, self._out = self._out, None
+        self._out_size = 0
         if out:
             self._connection.write_all(out)
 
     def write(self, data: bytes) -> None:
-        if self._out is not None:
-            self._out.append(data)
-        else:
+        out = self._out
+        if out is None:
             self._connection.write(data)
+            return
+        out.append(data)
+        self._out_size += len(data)
+        if self._out_size > CORKED:
+            self._out, self._out_size = [], 0
+            self._connection.write_all(out)
 
     def add(self, exchange: Exchange) -> None:
         """The next request: whole, or answered already."""
@@ -100,7 +118,8 @@ class Pipeline:
             return
         queue = self._queue
         queue.append(exchange)
-        if exchange.answer is None and len(queue) == 1 and self._sink is None and not self._riding:
+        alone = len(queue) == 1 and self._sink is None and not self._riding
+        if exchange.answer is None and alone and not self._connection.choked:
             exchange.start()
         else:
             self._pump()
@@ -132,11 +151,15 @@ class Pipeline:
                 self.write(b"%b%d\r\n\r\n" % (start, len(body)))
                 self.write(body)
             if queue:
+                self._answered_with(len(body))
                 self._pump()
             elif self._out is None:
                 self._settled()
         else:
             self._pump()
+
+    def _answered_with(self, size: int) -> None:
+        self._beside = 1 if size >= BIG else min(2 * self._beside, self._connection.options.pipeline_max)
 
     def _pump(self) -> None:
         if self._pumping:
@@ -145,6 +168,9 @@ class Pipeline:
         queue = self._queue
         try:
             while queue and self._sink is None and not (self.over or self._riding):
+                if self._connection.choked:
+                    self._wait_for_room()
+                    break
                 if queue[0].answer is not None:
                     self._emit(queue.popleft())
                 elif not self._start_more():
@@ -154,15 +180,31 @@ class Pipeline:
         if self._out is None:
             self._settled()
 
+    def _wait_for_room(self) -> None:
+        if not self._stuck:
+            self._stuck = True
+            # In the next turn: whoever is told of the room is told just before it counts.
+            self._connection.when_drained(self._room)
+
+    def _room(self) -> None:
+        self._connection.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._stuck = False
+        self._pump()
+
     def _start_more(self) -> bool:
         """Start what may run beside the first request; True if that one has its answer now."""
         first = self._queue[0]
-        for exchange in tuple(islice(self._queue, self._connection.options.pipeline_max)):
+        for exchange in tuple(islice(self._queue, self._beside)):
             if not _alike(first.head, exchange.head):
                 break
             if not exchange.started:
                 exchange.start()
-        return first.answer is not None
+                if first.answer is not None:
+                    # It goes out before another one is made.
+                    return True
+        return False
 
     def _emit(self, exchange: Exchange) -> None:
         answer = exchange.answer
@@ -178,6 +220,7 @@ class Pipeline:
             self._open_stream(exchange, answer)
             return
         assert answer is not None
+        self._answered_with(len(answer.body))
         keep_alive = self._keeps_alive(exchange) and not answer.close
         self.write(http1_response(self.ticker, exchange.head, answer, keep_alive))
         if not keep_alive:

@@ -324,6 +324,11 @@ class Connection(asyncio.Protocol):
                 self.speaker.readable()
 
     @property
+    def choked(self) -> bool:
+        """The peer does not take what is written to it."""
+        return bool(self._pauses & WRITING)
+
+    @property
     def paused(self) -> bool:
         return bool(self._pauses)
 

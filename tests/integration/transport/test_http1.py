@@ -314,3 +314,25 @@ async def test_client_that_stops_sending_still_gets_its_answer() -> None:
         client.writer.write_eof()
         assert (await client.reply()).body == b'"future"'
         assert await client.rest() == b""
+
+
+async def test_large_answers_are_not_made_for_a_peer_that_does_not_take_them() -> None:
+    async with serving() as (app, listener), raw(listener.port) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(get("/large?4000000") * 40)
+        await until(lambda: app.seen)
+        await asyncio.sleep(0.2)
+        assert len(app.seen) <= 3
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        sizes = [len((await client.reply()).body) for _ in range(40)]
+        assert sizes == [4_000_000] * 40
+
+
+async def test_large_answers_that_take_their_time_are_made_a_few_at_once() -> None:
+    async with serving() as (app, listener), raw(listener.port) as client:
+        client.send(get("/wait?x") * 40)
+        await until(lambda: len(app.seen) == 4)
+        await asyncio.sleep(0.05)
+        assert len(app.seen) == 4
+        app.gate.set()
+        assert [(await client.reply()).status for _ in range(40)] == [200] * 40
