@@ -98,6 +98,7 @@ def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
         ({"minPartitions": "0"}, "at least 1"),
         ({"url": "127.0.0.1:4000"}, "'127.0.0.1:4000' is not the URL of a server"),
         ({"timeout": "0ms"}, "option timeout is '0ms'"),
+        ({"startTs": "2026-02-01", "endTs": "2026-01-01"}, "ends at 2026-01-01, before it begins at 2026-02-01"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, str], told: str) -> None:

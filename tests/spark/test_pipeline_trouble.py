@@ -18,13 +18,24 @@ import topics
 from tests.contract.http.live import ServerProcess
 from tests.spark.test_pipeline import exported, options, run, served
 from topics.client.sync import Client
-from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError
+from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, RecordsLost, StorageError
+from topics.spark.history import History
 from topics.spark.pipeline import PipelineOptions, read_status, rebuild, run_round
+from topics.spark.places import Head, Loss
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Server
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    name = f"trouble{next(_names)}"
+    server.client.create(name, durability="fsync")
+    return name
 
 
 def test_named_topic_without_history_is_told_beside_the_others(
@@ -145,3 +156,84 @@ def test_exporter_outlives_its_server(spark: SparkSession, tmp_path: Path) -> No
             pass
         assert (said["topic"], said["lag"]) == ("steady", 0)
     server.stop()
+
+
+def test_rebuilt_table_goes_as_far_as_the_one_before(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    server.fill(topic, 0, 130)
+    server.checkpoint()  # two sealed segments, and a rest that only --tail exports
+    asked = options(server, topic, tmp_path, tail=True)
+    run(spark, asked)
+    before = exported(tmp_path, topic)
+    server.fill(topic, 130, 10)
+    (done,) = rebuild(lambda: spark, replace(asked, tail=False))
+    assert (done.rows, done.end_seq, done.lag) == (130, 131, 10)
+    assert exported(tmp_path, topic) == before
+
+
+def test_table_of_a_topic_made_again_is_kept_aside_or_replaced_or_stays(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    def made_again(count: int) -> None:
+        server.client.drop(topic)
+        server.client.create(topic, durability="fsync")
+        server.fill(topic, 0, count)
+
+    server.fill(topic, 0, 10)
+    asked = options(server, topic, tmp_path, tail=True)
+    run(spark, asked)
+    made_again(4)
+    new = run(spark, replace(asked, recreated="new"))
+    (aside,) = tmp_path.glob("*.old-*")
+    assert (new.error, new.rows, new.note) == (None, 4, f"the table before it is {aside}")
+    assert len(exported(tmp_path, aside.name)) == 10
+    made_again(0)
+    emptied = run(spark, replace(asked, recreated="rebuild"))
+    assert (emptied.error, emptied.rows) == (None, 0)
+    assert exported(tmp_path, topic) == []
+    made_again(3)
+
+    def no_spark() -> SparkSession:
+        raise InvalidConfig("Spark does not start")
+
+    (failed,) = run_round(no_spark, replace(asked, recreated="rebuild"))
+    assert failed.error == "Spark does not start"
+    assert [*tmp_path.glob("*.old-*")] == [aside]
+    assert read_status(asked)[0].exists
+    assert run(spark, replace(asked, recreated="rebuild")).rows == 3
+
+
+def test_gaps_are_known_for_longer_than_delta_keeps_its_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Head("store-1", 1, 1000, 1000, 1)
+    history = History.load(str(tmp_path), "t")
+    history.create(head, ())
+
+    def commit(next_seq: int, *losses: Loss) -> None:
+        loaded = History.load(str(tmp_path), "t")
+        loaded.commit(head, next_seq, [], list(losses))
+
+    commit(10, Loss("t", 1, 4, "cap"))
+    commit(20, Loss("t", 12, 12, "ttl"))
+    commit(30)
+    told = [entry for entry in History.load(str(tmp_path), "t").table.history() if "topics.gaps" in entry]  # type: ignore[union-attr]
+    assert len(told) == 2  # again only when it is time
+    monkeypatch.setattr("topics.spark.history.RESTATE_MS", 0)
+    commit(40)
+    for file in (tmp_path / "t" / "_delta_log").iterdir():
+        os.utime(file, (0, 0))
+    table = History.load(str(tmp_path), "t").table
+    assert table is not None
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    assert not (tmp_path / "t" / "_delta_log" / "00000000000000000001.json").exists()
+    assert History.load(str(tmp_path), "t").gaps() == [(1, 4, "cap"), (12, 12, "ttl")]
+
+
+def test_folder_of_a_table_may_have_any_name(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    server.fill("odd:name", 0, 5, durability="fsync")
+    root = tmp_path / "é [old] {new} #1"
+    assert run(spark, options(server, "odd:name", root, tail=True)).rows == 5
+    assert topics.spark.table(spark, str(root / "odd:name"), server.url).count() == 5

@@ -113,10 +113,13 @@ def test_filters_and_ranges_select_the_same_everywhere(tmp_path: Path) -> None:
         assert items({"path": str(data), "topic": "orders", name: value}) == wanted, (name, value)
 
 
-def test_a_directory_in_use_is_refused_or_read_as_far_as_it_is_sealed(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused_or_read_as_far_as_it_is_sealed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"path": str(tmp_path), "topic": "orders"}
     with topics.open(tmp_path, **OPTIONS) as log:
         log.create("orders")
+        log.create("others")
         with pytest.raises(InvalidRequest, match=r"the last checkpoint of .* knows no topic 'orders'.*option url"):
             items({**options, "allowLive": "true"})
         for _ in range(3):
@@ -128,6 +131,8 @@ def test_a_directory_in_use_is_refused_or_read_as_far_as_it_is_sealed(tmp_path: 
             items(options)
         sealed = items({**options, "allowLive": "true"})
         assert seqs(sealed) == [seq for seq in range(1, 81) if not seq % 2]
+        (told,) = (one.getMessage() for one in caplog.records if one.name == "topics.spark")
+        assert "allowLive: of topic 'orders' the records up to seq" in told
     assert seqs(items(options)) == [*range(2, 91, 2), 91]
 
 

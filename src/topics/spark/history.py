@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 RECENT_COMMITS: Final = 100
 """Where a commit of this moment is looked for; others may have come after it."""
+FEW_COMMITS: Final = 10
+"""Among so many the newest of a round is found: between two rounds files may be joined and removed."""
+RESTATE_MS: Final = 7 * 86_400_000
+"""How often the gaps are told again: Delta forgets commits after thirty days, and with them what only they tell."""
 VACUUM_HOURS: Final = 24
 """Files that no version names, left by rounds that failed, stay this long: another exporter may be about to commit."""
 
@@ -149,8 +153,13 @@ class History:
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [AddAction(one.path, one.size, {}, now_ms, True, one.stats) for one in files if one.path]
         told: dict[str, Any] = {"topics.next_seq": str(next_seq), "topics.round": uuid.uuid4().hex}
-        if losses:
-            told["topics.gaps"] = json.dumps([[loss.gap_from, loss.gap_to, loss.reason] for loss in losses])
+        gaps: list[tuple[int, int, str]] = [(loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses]
+        restated_ms = self._restated_ms()
+        if not 0 <= now_ms - restated_ms < RESTATE_MS:
+            restated_ms, gaps = now_ms, self.gaps() + gaps
+        told["topics.restated"] = str(restated_ms)
+        if gaps:
+            told["topics.gaps"] = json.dumps(gaps)
         try:
             self.table.create_write_transaction(
                 actions,
@@ -222,11 +231,17 @@ class History:
         table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
 
     def gaps(self) -> list[tuple[int, int, str]]:
-        """What was lost before it could be exported, as the commits tell it."""
+        """What was lost before it could be exported, as the commits tell it, some of them again."""
         if self.table is None:
             return []
         found = [json.loads(entry["topics.gaps"]) for entry in self.table.history() if "topics.gaps" in entry]
-        return sorted((int(low), int(high), str(why)) for gaps in found for low, high, why in gaps)
+        return sorted({(int(low), int(high), str(why)) for gaps in found for low, high, why in gaps})
+
+    def _restated_ms(self) -> int:
+        """When a commit last told all gaps there were, as the newest of ours says; 0 if none says so."""
+        assert self.table is not None
+        told = (entry["topics.restated"] for entry in self.table.history(FEW_COMMITS) if "topics.restated" in entry)
+        return int(next(told, 0))
 
     def numbers(self) -> tuple[int, int, int]:
         """(rows, files, bytes)."""
@@ -245,6 +260,12 @@ class History:
         self.table = None
         return aside
 
+    def put_back(self, aside: str) -> None:
+        """Undo that; what was made in its place goes."""
+        if os.path.isdir(self.folder):
+            remove(self.folder)
+        os.rename(aside, self.folder)
+
 
 def _column(table: DeltaTable, name: str) -> list[Any]:
     import pyarrow as pa
@@ -252,6 +273,11 @@ def _column(table: DeltaTable, name: str) -> list[Any]:
     found = pa.table(table.get_add_actions(flatten=True))
     values: list[Any] = found.column(name).to_pylist() if name in found.column_names else [None] * found.num_rows
     return values
+
+
+def paths_of(table: DeltaTable, folder: str) -> list[str]:
+    """The table's files as the file system knows them; `file_uris` writes a space as %20."""
+    return [os.path.join(os.path.abspath(folder), path) for path in _column(table, "path")]
 
 
 def _files(table: DeltaTable) -> list[TableFile]:

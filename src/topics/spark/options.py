@@ -128,6 +128,8 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     for name in (*starts, *ends):
         if topics and name not in topics:
             raise InvalidRequest(f"a range is given for topic {name!r}, which is not read; topics: {', '.join(topics)}")
+    if start.kind == end.kind == "ts" and start.value > end.value:
+        raise InvalidRequest(f"the range ends at {asked['endTs']}, before it begins at {asked['startTs']}")
     for bound in (end, *ends.values()):
         if bound.kind == "earliest":
             raise InvalidRequest("endingOffsets cannot be earliest: nothing would be read; leave it out for the head")
@@ -178,10 +180,8 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
 def _topics(asked: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     given = [name for name in ("topic", "subscribe", "subscribePattern") if name in asked]
     if len(given) != 1:
-        said = "none of them" if not given else " and ".join(given)
-        raise InvalidRequest(
-            f"give one of topic, subscribe (a,b,c) or subscribePattern (a regular expression), not {said}"
-        )
+        more = f", not {' and '.join(given)}" if given else ""
+        raise InvalidRequest(f"give one of topic, subscribe (a,b,c) or subscribePattern (a regular expression){more}")
     value = asked[given[0]]
     if given[0] == "subscribePattern":
         try:

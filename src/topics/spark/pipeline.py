@@ -15,7 +15,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.host.fs import OsFs
@@ -193,26 +193,65 @@ class Marks:
 def export(
     spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, marks: Marks, name: str, head: Head
 ) -> Exported:
-    began = time.monotonic()
     history = History.load(options.table, name)
-    aside = None
     try:
         mark = history.mark(head)
     except Conflict:
         if options.recreated == "fail" or history.owner[1] != name:
             raise
-        aside, mark = history.put_aside(), 1
+        return _write_anew(spark, options, origin, marks, history, head, keep=options.recreated == "new")
     if history.table is not None:
         history.check_columns(options.shreds)
+    return _export(spark, options, origin, marks, history, head, mark)
+
+
+def _write_anew(
+    spark: Callable[[], SparkSession],
+    options: PipelineOptions,
+    origin: Origin,
+    marks: Marks,
+    history: History,
+    head: Head,
+    least: int = 1,
+    keep: bool = False,
+) -> Exported:
+    """A table from the first record on, at least up to `least`, in place of the one that is there; that one goes when
+    its successor is complete, unless it is to be kept aside."""
+    aside = history.put_aside()
+    try:
+        done = _export(spark, options, origin, marks, history, head, 1, least)
+    except BaseException:
+        history.put_back(aside)
+        raise
+    if not keep:
+        remove(aside)
+        return done
+    note = f"the table before it is {aside}"
+    return replace(done, note=note if done.note is None else f"{done.note}; {note}")
+
+
+def _export(
+    spark: Callable[[], SparkSession],
+    options: PipelineOptions,
+    origin: Origin,
+    marks: Marks,
+    history: History,
+    head: Head,
+    mark: int,
+    least: int = 0,
+) -> Exported:
+    """What lies behind the mark. With `least` a table is made in any case, and goes at least that far."""
+    began = time.monotonic()
+    name = history.topic
     note = marks.tell(name, head, mark)
-    spans, losses, end = _plan(options, origin, name, head, mark)
+    spans, losses, end = _plan(options, origin, name, head, mark, least)
     if losses and options.gap_fails:
         lost = losses[0]
         raise RecordsLost(
             f"records {lost.gap_from} to {lost.gap_to} of topic {name!r} are lost ({lost.reason}) before they were "
             "exported: run without --on-gap fail to note it in the table and go on"
         )
-    if end <= mark:
+    if end <= mark and not least:
         return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
     waited = time.monotonic()
     session = spark() if spans else None
@@ -224,8 +263,6 @@ def export(
     history.commit(head, end, written, losses)
     note = marks.tell(name, head, end, committed=True)
     joined = history.tidy() if options.compact else 0
-    if aside is not None and options.recreated == "rebuild":
-        remove(aside)
     return Exported(
         name,
         mark,
@@ -242,9 +279,9 @@ def export(
 
 
 def _plan(
-    options: PipelineOptions, origin: Origin, name: str, head: Head, mark: int
+    options: PipelineOptions, origin: Origin, name: str, head: Head, mark: int, least: int = 0
 ) -> tuple[list[Span], list[Loss], int]:
-    """Contiguous from the mark on: what is sealed, or with `tail` all that is durable."""
+    """Contiguous from the mark on: what is sealed, or with `tail` all that is durable; up to `least` in any case."""
     assert head.durable_seq is not None
     limit = head.durable_seq + 1
     if mark >= limit:
@@ -254,9 +291,10 @@ def _plan(
     end = limit
     if not options.tail:
         unsealed = (s for s in spans if not isinstance(s.place, SegmentPlace) or not s.place.sealed)
-        end = min((span.start_seq for span in unsealed), default=limit)
-    spans = [span for span in spans if span.end_seq <= end]
-    return spans, [loss for loss in plan.losses if loss.gap_from < end], end
+        end = max(min((span.start_seq for span in unsealed), default=limit), min(least, limit))
+    spans = [span.cut(span.start_seq, min(span.end_seq, end)) for span in spans if span.start_seq < end]
+    losses = [replace(loss, gap_to=min(loss.gap_to, end - 1)) for loss in plan.losses if loss.gap_from < end]
+    return spans, losses, end
 
 
 def _write(
@@ -324,26 +362,22 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
         raise InvalidRequest("; ".join(refused.values()))
     for name, head in sorted(heads.items()):
         history = History.load(options.table, name)
-        if not options.drop_lost:
-            _check_replaceable(origin, history, head)
-        aside = history.put_aside() if history.table is not None else None
+        if history.table is None:
+            yield _export(spark, options, origin, marks, history, head, 1)
+            continue
         try:
-            done = export(spark, options, origin, marks, name, head)
-        except BaseException:
-            if aside is not None:
-                if os.path.isdir(history.folder):
-                    remove(history.folder)
-                os.rename(aside, history.folder)
-            raise
-        if aside is not None:
-            remove(aside)
-        yield done
+            least = history.mark(head)
+        except Conflict:  # the table of another instance, of which the topic has nothing
+            if not options.drop_lost:
+                raise
+            least = 1
+        if not options.drop_lost:
+            _check_replaceable(origin, history, head, least)
+        yield _write_anew(spark, options, origin, marks, history, head, least)
 
 
-def _check_replaceable(origin: Origin, history: History, head: Head) -> None:
-    """RecordsLost if the table holds what its topic has lost since: nothing could bring that back. Conflict if it is
-    the table of another instance, of which the topic has nothing."""
-    mark = history.mark(head)
+def _check_replaceable(origin: Origin, history: History, head: Head, mark: int) -> None:
+    """RecordsLost if the table holds what its topic has lost since: nothing could bring that back."""
     noted = [(low, high) for low, high, _ in history.gaps()]
     for loss in origin.plan(history.topic, head.topic_id, 1, mark).losses if mark > 1 else ():
         for low, high in without(loss.gap_from, loss.gap_to + 1, noted):

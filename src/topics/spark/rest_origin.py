@@ -105,6 +105,14 @@ class RestOrigin:
         if self._state is not None and fingerprint(self.root) != self.mark:
             self._state = None
         state = self.load()
+        for name in asked if self.live else ():
+            if name in state.topics:
+                log.warning(
+                    "allowLive: of topic %r the records up to seq %d are read; those behind it, and deletes since the "
+                    "last checkpoint, are left out",
+                    name,
+                    state.topics[name].head,
+                )
         heads = {
             name: Head(f"{state.store}-{topic.id}", topic.id, topic.head, topic.head, topic.earliest_seq)
             for name in asked
@@ -287,12 +295,6 @@ def sealed_state(fs: Fs, root: str) -> RestState:
         topic = topic_of(row)
         topic.segments = [segment for segment in topic.segments if segment.sealed]
         last = topic.segments[-1].first + topic.segments[-1].count - 1 if topic.segments else topic.floor
-        log.warning(
-            "allowLive: of topic %r the records up to seq %d are read; those behind it, and deletes since the last "
-            "checkpoint, are left out",
-            topic.name,
-            last,
-        )
         topic.head = topic.ckpt_seq = last
         topic.settle()
         topics[topic.name] = topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.model.errors import InvalidRequest
-from topics.spark.history import app_id, delta, open_table
+from topics.spark.history import app_id, delta, open_table, paths_of
 from topics.spark.options import Options, parse_options
 from topics.spark.origin import open_origin
 from topics.spark.session import activate
@@ -41,9 +41,11 @@ def table(
         raise InvalidRequest(f"{table_url} is a Delta table of something else: it names no topic")
     instance = f"{kept['topics.store']}-{kept['topics.topic_id']}"
     mark = loaded.transaction_version(app_id(instance)) or 1
-    files = loaded.file_uris()
+    files = loaded.file_uris() if "://" in folder else paths_of(loaded, folder)
     if files:
-        frame = spark.read.parquet(*files).selectExpr(*(column.split()[0] for column in SCHEMA.split(", ")))
+        # Names, and no globs: a folder may be called [old] or {new}.
+        reader = spark.read.option("__globPaths__", "false")
+        frame = reader.parquet(*files).selectExpr(*(column.split()[0] for column in SCHEMA.split(", ")))
     else:
         frame = spark.createDataFrame([], SCHEMA)
     if server_url is not None:
