@@ -16,7 +16,7 @@ SEEDS ?= 20000
 KILLS ?= 100
 
 # What the build of the package reads; a change of any of them builds it again.
-BUILD_INPUTS := pyproject.toml $(wildcard setup.py src/topics/*/*.pyx src/topics/*/*.pxi src/topics/*/*.pxd)
+BUILD_INPUTS := pyproject.toml $(wildcard setup.py src/topics/*/*.pyx src/topics/*/*.pxi src/topics/*/*.pxd src/topics/*/*.h)
 
 .PHONY: help
 help: ## this list

@@ -61,7 +61,10 @@ def kernel() -> list[Extension]:
 
 
 def sockets() -> list[Extension]:
-    return [] if sys.platform == "win32" else [Extension("topics.host.sockets_fast", [str(HOST / "sockets_fast.pyx")])]
+    if sys.platform == "win32":
+        return []
+    source, header = str(HOST / "sockets_fast.pyx"), str(HOST / "send_each.h")
+    return [Extension("topics.host.sockets_fast", [source], depends=[header], include_dirs=[str(HOST)])]
 
 
 def extensions() -> list[Extension]:

@@ -26,6 +26,7 @@ LINES_MAX = 500
 TEXT_SUFFIXES = {
     "",
     ".cfg",
+    ".h",
     ".ini",
     ".json",
     ".md",

@@ -22,6 +22,8 @@ if sockets.send_each is not sockets.send_each_plain:
     TWINS.append(sockets.send_each)
 
 DATA = bytes(range(251)) * 40
+MANY = 150
+"""So many that the compiled loop has help."""
 
 
 @pytest.fixture(params=TWINS, ids=lambda twin: str(twin.__name__))
@@ -37,9 +39,9 @@ class Pairs:
         self.ours: list[socket] = []
         self.peers: list[socket] = []
 
-    def add(self, state: str = "open") -> None:
+    def add(self, state: str = "open", room: int = 4096) -> None:
         ours, peer = socketpair()
-        ours.setsockopt(SOL_SOCKET, SO_SNDBUF, 4096)
+        ours.setsockopt(SOL_SOCKET, SO_SNDBUF, room)
         ours.setblocking(False)
         peer.setblocking(False)
         if state in ("full", "nearly full"):
@@ -143,6 +145,50 @@ def test_both_loops_say_the_same_and_it_is_true(states: list[str], first: int, c
     assert all(answer == answers[0] for answer in answers)
 
 
+def test_many_get_all_of_each_piece_once_and_in_order(send_each: SendEach, pairs: Pairs) -> None:
+    for _ in range(MANY):
+        pairs.add(room=1 << 17)
+    files = pairs.files
+    for number in range(150):
+        # Large ones, so that two threads are at it, and each of another size than the one before.
+        piece = b"%09d " % number * (1000 + number % 7)
+        assert send_each(files, 0, MANY, piece) == []
+        assert {pairs.waiting(place) for place in range(MANY)} == {piece}
+
+
+def test_of_many_those_that_take_less_are_told_by_their_place(send_each: SendEach, pairs: Pairs) -> None:
+    states = [("open", "full", "open", "closed", "open")[place % 5] for place in range(MANY)]
+    for state in states:
+        pairs.add(state)
+    refused = [(place, 0) for place in range(3, MANY) if states[place] != "open"]
+    assert send_each(pairs.files, 3, MANY, b"news") == refused
+    heard = [pairs.waiting(place) == b"news" for place in range(MANY)]
+    assert heard == [place >= 3 and states[place] == "open" for place in range(MANY)]
+
+
+def test_a_child_sends_to_many_as_its_parent_does() -> None:
+    run_apart("""
+import os, socket
+from array import array
+from topics.host import sockets
+pairs = [socket.socketpair() for _ in range(50)]
+files = array("i", [ours.fileno() for ours, _ in pairs])
+def count_threads():
+    return len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
+assert sockets.send_each(files, 0, 50, b"a") == []
+threads = count_threads()
+child = os.fork()
+if not child:
+    for _ in range(100):
+        assert sockets.send_each(files, 0, 50, b"b") == []
+    assert count_threads() == threads
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert sockets.send_each(files, 0, 50, b"c") == []
+assert {peer.recv(1000) for _, peer in pairs} == {b"a" + b"b" * 100 + b"c"}
+""")
+
+
 @pytest.mark.skipif(len(TWINS) == 1, reason="nothing was compiled")
 def test_compiled_loop_refuses_what_is_no_list_of_files() -> None:
     for files in (b"\0\0\0\0", array("q", [1]), [1], None):
@@ -151,12 +197,16 @@ def test_compiled_loop_refuses_what_is_no_list_of_files() -> None:
 
 
 def test_plain_loop_takes_over_where_nothing_was_compiled() -> None:
-    script = """
+    run_apart("""
 sys.modules["topics.host.sockets_fast"] = None
 from topics.host import sockets
 assert sockets.send_each is sockets.send_each_plain
-"""
+""")
+
+
+def run_apart(script: str) -> None:
+    """In a process of its own."""
     paths = [str(Path(sockets.__file__).parents[2]), *sys.path]
     code = f"import sys; sys.path[:0] = {paths!r}\n{script}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
