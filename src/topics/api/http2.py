@@ -7,6 +7,7 @@ cancels far more than it lets finish is told to calm down and loses the connecti
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from h2.config import H2Configuration
@@ -50,6 +51,10 @@ class Http2:
         self._resets = 0
         self._bodies = 0
         """Bytes of bodies being collected."""
+        self.answers = 0
+        """Bytes of answers that wait for the windows; those of streams are bounded for each."""
+        self._late: deque[int] = deque()
+        """Requests that wait for the peer to take the answers before theirs."""
         self._reading = False
         self._ending = False
         self._heard_at = connection.ticker.now
@@ -90,6 +95,7 @@ class Http2:
         try:
             for event in events:
                 self._take(event)
+            self._start_late()
         finally:
             self._reading = False
         self.settle()
@@ -105,12 +111,14 @@ class Http2:
     def readable(self) -> None:
         """There is room to write again."""
         self.pump()
+        self._start_late()
 
     def tick(self, now: float) -> None:
         options = self._options
         for lane in tuple(self._lanes.values()):
             if lane.is_slow(now):
                 lane.reset(ErrorCodes.CANCEL)
+        self._start_late()
         silence = now - self._heard_at
         if self._connection.paused:
             self._heard_at = now
@@ -242,8 +250,19 @@ class Http2:
         lane.whole = True
         if lane.sent:
             self.forget(lane)
-        elif not lane.exchange.started:
+        elif lane.exchange.started:
+            pass
+        elif self._late or self.answers > self._options.h2_answers_max:
+            self._late.append(stream_id)
+        else:
             lane.exchange.start()
+
+    def _start_late(self) -> None:
+        """No further answers are made for a peer that does not take those it has."""
+        while self._late and self.answers <= self._options.h2_answers_max:
+            lane = self._lanes.get(self._late.popleft())
+            if lane is not None:
+                lane.exchange.start()
 
     def _reset_by_peer(self, stream_id: int) -> None:
         lane = self._lanes.get(stream_id)

@@ -41,6 +41,8 @@ class Lane:
         self.pending = 0
         """Bytes written and not yet sent because of a window."""
         self._pieces: deque[memoryview] = deque()
+        self._counts = False
+        """What waits is an answer, and counted as such for the whole connection."""
         self._finished = False
         """Nothing will be added to `_pieces`."""
         self._closed = False
@@ -90,6 +92,8 @@ class Lane:
             self._send_headers(headers, bare)
             if not bare:
                 self._queue(answer.body)
+                self._counts = True
+                self._http2.answers += self.pending
             self._finished = True
             if bare:
                 self._end()
@@ -151,6 +155,8 @@ class Lane:
         ends = self._finished and not self._pieces
         h2.send_data(self.stream_id, bytes(part), end_stream=ends)
         self.pending -= len(part)
+        if self._counts:
+            self._http2.answers -= len(part)
         self._moved += len(part)
         self._http2.flush()
         if self.pending <= self._options.write_high // 4:
@@ -187,6 +193,8 @@ class Lane:
         self._last_taken = self.taken
         self._closed = True
         self._pieces.clear()
+        if self._counts:
+            self._http2.answers -= self.pending
         self.pending = 0
         self._wake()
         self.exchange.drop()

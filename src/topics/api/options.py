@@ -64,6 +64,8 @@ class TransportOptions:
     h2_streams_max: int = 1024
     h2_bodies_max: int = 256 * MIB
     """Bytes of bodies being collected on one connection; a stream that would exceed it is refused."""
+    h2_answers_max: int = 16 * MIB
+    """Bytes of answers on one connection that its peer has not taken, beyond which further requests wait."""
     h2_resets_max: int = 200
     """Streams a client may cancel before their answer, beyond half of all it opened; then it must calm down."""
 

@@ -291,3 +291,29 @@ async def test_idle_connection_is_told_to_go_away() -> None:
         await client.reply(client.request("GET", "/"))
         await client.until(lambda: client.closed)
         assert client.terminated == ErrorCodes.NO_ERROR
+
+
+async def test_large_answers_are_not_made_for_a_peer_that_does_not_take_them() -> None:
+    async with serving(h2_answers_max=3_000_000) as (app, listener), h2_client(listener.port) as client:
+        await client.reply(client.request("GET", "/"))
+        client.acknowledge = False
+        ids = [client.request("GET", "/large?1000000") for _ in range(20)]
+        ids.append(client.request("POST", "/last", b"x"))
+        await client.until(lambda: len(app.seen) == 5)
+        await asyncio.sleep(0.1)
+        assert len(app.seen) == 5
+        # One that nobody wants any more makes room for the next, and so does what is taken.
+        for stream_id in ids[:2]:
+            client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        client.flush()
+        await client.until(lambda: len(app.seen) > 5)
+        client.acknowledge = True
+        client.h2.increment_flow_control_window(1 << 24)
+        for stream_id in ids[2:]:
+            if client.streams[stream_id].unacknowledged:
+                client.h2.increment_flow_control_window(1 << 24, stream_id)
+        client.flush()
+        for stream_id in ids[2:-1]:
+            assert len((await client.reply(stream_id)).body) == 1_000_000
+        assert (await client.reply(ids[-1])).status == 200
+        assert app.in_flight == 0
