@@ -197,7 +197,11 @@ def heartbeat(service: Service, call: Call) -> Steps[Response]:
 
 def _who(call: Call, asked: MemberIn) -> Asked:
     topic, group = call.names
-    return Asked(topic, group, asked.member, asked.generation)
+    return Asked(topic, group, asked.member, _generation(asked.generation))
+
+
+def _generation(asked: int | None) -> int | None:
+    return None if asked is None else bounded(asked, "generation", U64)
 
 
 # -- fetching ----------------------------------------------------------------------------------------------------------
@@ -252,7 +256,7 @@ def records_json(batch: Batch, records: bytes) -> bytes:
 def commit(service: Service, call: Call) -> Steps[Response]:
     asked, _ = decode(call.json_body(), GroupCommitIn)
     topic, group = call.names
-    who = Asked(topic, group, asked.member or "", asked.generation)
+    who = Asked(topic, group, asked.member or "", _generation(asked.generation))
     committed = yield from service.broker.groups.commit(who, bounded(asked.seq, "seq", U64))
     return call.answer(Committed(committed), service.now_ns())
 

@@ -232,6 +232,7 @@ def test_an_older_generation_is_refused_and_changes_nothing(
     reply = post(api, topic, verb, member="m", generation=old, **body)
     assert reply.problem == (409, "stale_generation")
     assert reply.json["error"]["detail"] == {"generation": new}
+    assert post(api, topic, verb, member="m", generation=-1, **body).problem == (400, "invalid_request")
     assert ok(api.call("GET", path(topic, verb="pending"))) == before
     assert post(api, topic, verb, member="m", generation=new, **body).status == 200
 
