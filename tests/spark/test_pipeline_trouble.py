@@ -17,6 +17,8 @@ import pytest
 import topics
 from tests.contract.http.live import ServerProcess
 from tests.spark.test_pipeline import exported, options, run, served
+from topics.cli.output import make_console
+from topics.cli.pipeline import _session as session_of
 from topics.client.sync import Client
 from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, RecordsLost, StorageError
 from topics.spark.history import History
@@ -237,3 +239,18 @@ def test_folder_of_a_table_may_have_any_name(spark: SparkSession, server: Server
     root = tmp_path / "é [old] {new} #1"
     assert run(spark, options(server, "odd:name", root, tail=True)).rows == 5
     assert topics.spark.table(spark, str(root / "odd:name"), server.url).count() == 5
+
+
+def test_session_of_an_exporter_is_stopped_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = []
+
+    class Session:
+        def stop(self) -> None:
+            stopped.append(self)
+
+    monkeypatch.setattr("topics.spark.session", lambda *_: Session())
+    exporter = session_of(None, make_console(stderr=True))
+    session = exporter.__enter__()
+    assert session() is session()
+    assert exporter.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None) is False
+    assert len(stopped) == 1

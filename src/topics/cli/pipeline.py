@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -88,23 +89,23 @@ def run(
     pause_s = _pause(every)
     options = _options(table, url, path, topics, tail, shred, on_gap, recreated, hold)
     output, errors = Output(json=json), make_console(stderr=True)
-    session = _session(master, errors)
     from topics.spark.pipeline import run_round
 
     rounds = 0
-    while True:
-        began = time.monotonic()
-        try:
-            failed = _tell(output, run_round(session, options), errors)
-        except Unavailable as error:
-            if once or not rounds:
-                raise
-            output.failed(error.code, error.message)  # a server that was there comes back: the next round asks again
-        else:
-            rounds += 1
-            if once:
-                return int(failed)
-        time.sleep(max(pause_s - (time.monotonic() - began), 0))
+    with _session(master, errors) as session:
+        while True:
+            began = time.monotonic()
+            try:
+                failed = _tell(output, run_round(session, options), errors)
+            except Unavailable as error:
+                if once or not rounds:
+                    raise
+                output.failed(error.code, error.message)  # what was there comes back: the next round asks again
+            else:
+                rounds += 1
+                if once:
+                    return int(failed)
+            time.sleep(max(pause_s - (time.monotonic() - began), 0))
 
 
 def status(
@@ -172,7 +173,8 @@ def rebuild(
 
     options = _options(table, url, path, topics, tail, shred, drop_lost=drop_lost)
     errors = make_console(stderr=True)
-    return int(_tell(Output(json=json), rebuild_tables(_session(master, errors), options), errors))
+    with _session(master, errors) as session:
+        return int(_tell(Output(json=json), rebuild_tables(session, options), errors))
 
 
 def _options(
@@ -214,8 +216,10 @@ def _options(
     )
 
 
-def _session(master: str | None, errors: Console) -> Callable[[], SparkSession]:
-    """Started when the first file has to be written: a round with nothing to do needs none."""
+@contextmanager
+def _session(master: str | None, errors: Console) -> Iterator[Callable[[], SparkSession]]:
+    """Started when the first file has to be written: a round with nothing to do needs none. Stopped in the end, however
+    that comes: Java would lament in forty lines that Python is gone."""
     found: list[SparkSession] = []
 
     def get() -> SparkSession:
@@ -226,7 +230,11 @@ def _session(master: str | None, errors: Console) -> Callable[[], SparkSession]:
                 found.append(session("topics pipeline", master))
         return found[0]
 
-    return get
+    try:
+        yield get
+    finally:
+        for running in found:
+            running.stop()
 
 
 def _tell(output: Output, round_of: Iterator[Exported], errors: Console) -> bool:
