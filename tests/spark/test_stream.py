@@ -85,13 +85,19 @@ def test_batches_follow_each_other_and_a_replay_gives_the_same(server: Server) -
     assert stream.reader.reportLatestOffset() == end
 
 
-def test_a_stream_starts_where_it_is_told(server: Server) -> None:
+def test_a_stream_starts_where_it_is_told(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.fill("starts", 0, 40, durability="fsync")
     assert Stream(server.options("starts", startSeq=11)).offset["starts"]["next"] == 11
     latest = Stream(server.options("starts", startingOffsets="latest"))
     assert latest.batch() == []
     server.fill("starts", 40, 5)
     assert seqs(latest.batch()) == list(range(41, 46))
+    assert caplog.messages == []
+    latest.reader = latest.restarted()  # its checkpoint says where to go on, and the option nothing any more
+    assert latest.batch() == []
+    assert latest.batch() == []
+    (told,) = caplog.messages
+    assert told.startswith("the stream goes on from its checkpoint ({'starts': ")
 
 
 def test_a_limit_in_bytes_takes_a_part(server: Server) -> None:

@@ -10,6 +10,7 @@ batch that is done with, so that is what is told; its own `commit` comes no earl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from topics.model.errors import InvalidRequest, TopicNotFound
 from topics.spark.admission import Limits, Offer, admit
-from topics.spark.options import LATEST, Options, parse_options
+from topics.spark.options import EARLIEST, LATEST, Options, parse_options
 from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, plan_from, start_seq
 from topics.spark.places import Head, Loss, Plan
 from topics.spark.progress import Progress
@@ -36,6 +37,8 @@ from topics.spark.source import judge, make_partitions, read_partition
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("topics.spark")
 
 WAIT_MS: Final = 250
 """How long a reader that has everything waits for more; Spark would ask again some 90 times a second."""
@@ -65,6 +68,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offset | None = None
         self._waiting_since: float | None = None
         self._progress: Progress | None = None
+        self._begun = False
+        """Whether it is known where this stream begins: at the option's place, or at the checkpoint's."""
 
     def __getstate__(self) -> dict[str, Any]:
         """A task needs the question, not what the driver found out."""
@@ -79,6 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- which seqs ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
+        self._begun = True
         options, origin = self._options, self.origin
         heads = heads_of(options, origin) if options.topics or chosen_topics(options, origin) else {}
         offset: Offset = {}
@@ -90,6 +96,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        if not self._begun:
+            self._begun = True
+            if self._options.start != EARLIEST or self._options.starts:
+                log.warning("the stream goes on from its checkpoint (%s): where to start is for a new one alone", start)
         heads = self._heads(start, WAIT_MS if self._target is None else 0)
         self._latest = {name: entry(head.id, durable_end(head)) for name, head in sorted(heads.items())}
         self._tell_progress(start, heads)
