@@ -20,7 +20,8 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from examples.shop.events import DAY_MS, HOUR_MS, Shop
 
 COLOURS: Final = ("#0b6e63", "#e07a3f", "#4f6fae", "#c9a227", "#8a5a83", "#7b8794")
-INK, SOFT, SHADE = "#1d2126", "#667079", "#e07a3f"
+INK, SOFT = "#1d2126", "#667079"
+SHADE = SOFT  # of no line, so that nobody takes a shaded time for one of them
 
 
 @dataclass(frozen=True)
