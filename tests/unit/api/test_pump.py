@@ -84,6 +84,7 @@ class StuckFs(OsFs):
     """Writes to the WAL wait for a gate, as they do behind the backlog of another program."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
