@@ -339,6 +339,14 @@ def test_a_fetch_is_bounded_by_bytes_and_gives_one_at_least(api: Api, topic: str
     assert fetch(api, topic) == [3, 4, 5]
 
 
+def test_a_fetch_holds_no_more_than_a_diff_whatever_is_asked_for(api: Api, topic: str) -> None:
+    make(api, topic)
+    for _ in range(5):
+        api.append(topic, *["x" * 1_000_000] * 2)
+    assert fetch(api, topic, max_bytes=1 << 40) == list(range(1, 9))
+    assert fetch(api, topic, max_bytes=1 << 40) == [9, 10]
+
+
 def test_a_group_at_its_pending_limit_hands_out_only_what_is_reclaimable(api: Api, topic: str) -> None:
     make(api, topic, 4, max_pending=2)
     body = ok(post(api, topic, "fetch", member="m"))
