@@ -234,6 +234,22 @@ def test_gaps_are_known_for_longer_than_delta_keeps_its_commits(
     assert History.load(str(tmp_path), "t").gaps() == [(1, 4, "cap"), (12, 12, "ttl")]
 
 
+def test_small_files_that_cannot_be_joined_are_told_and_stop_no_export(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = options(server, topic, tmp_path, tail=True)
+    server.fill(topic, 0, 10)
+    run(spark, asked)
+    (first,) = (tmp_path / topic).glob("*.parquet")
+    first.write_bytes(first.read_bytes()[:-4])
+    monkeypatch.setattr("topics.spark.history.choose", lambda files: [sorted(files, key=lambda one: one.low)])
+    server.fill(topic, 10, 10)
+    done = run(spark, asked)
+    assert (done.error, done.rows, done.joined) == (None, 10, 0)
+    assert f"small files of the table {tmp_path}/{topic} cannot be joined" in str(done.note)
+    assert read_status(asked)[0].next_seq == 21
+
+
 def test_folder_of_a_table_may_have_any_name(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     server.fill("odd:name", 0, 5, durability="fsync")
     root = tmp_path / "é [old] {new} #1"

@@ -191,7 +191,8 @@ class History:
 
     def tidy(self) -> int:
         """Join small files and remove those that no version names; how many files fewer the table has. The records are
-        committed by then: where another exporter is at the table too, it is left to a later round."""
+        committed by then: where another exporter is at the table too, it is left to a later round. StorageError if a
+        file of the table cannot be read."""
         from deltalake.exceptions import DeltaError
 
         try:
@@ -213,7 +214,7 @@ class History:
         now_ms = int(time.time() * 1000)
         actions: list[Any] = []
         for run in runs:
-            one = join(self.folder, run)
+            one = self._joined(run)
             actions.append(AddAction(one.path, one.size, {}, now_ms, False, one.stats))
             actions += [RemoveAction(file.path, False, now_ms, file.size, {}) for file in run]
         fewer = sum(map(len, runs)) - len(runs)
@@ -224,6 +225,20 @@ class History:
             commit_properties=CommitProperties(custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0),
         )
         return fewer
+
+    def _joined(self, run: list[TableFile]) -> Written:
+        import pyarrow as pa
+
+        try:
+            return join(self.folder, run)
+        except FileNotFoundError:  # the other one's tidying took it
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise StorageError(
+                f"small files of the table {self.folder} cannot be joined ({error}); where one of them is damaged, "
+                "restore it from a backup or have the table rebuilt",
+                path=self.folder,
+            ) from None
 
     def _vacuum(self) -> None:
         """`full`, since files of dead rounds are in no version, not even as removed ones."""

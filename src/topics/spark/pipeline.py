@@ -262,7 +262,11 @@ def _export(
     losses += [loss for one in written for loss in one.losses]
     history.commit(head, end, written, losses)
     note = marks.tell(name, head, end, committed=True)
-    joined = history.tidy() if options.compact else 0
+    joined = 0
+    try:
+        joined = history.tidy() if options.compact else 0
+    except StorageError as error:
+        note = error.message if note is None else f"{note}; {error.message}"
     return Exported(
         name,
         mark,
