@@ -196,15 +196,17 @@ class Pipeline:
     def _start_more(self) -> bool:
         """Start what may run beside the first request; True if that one has its answer now."""
         first = self._queue[0]
-        for exchange in tuple(islice(self._queue, self._beside)):
+        if not first.started:
+            first.start()
+            if first.answer is not None:
+                # It goes out before another one is made.
+                return True
+        for exchange in tuple(islice(self._queue, 1, self._beside)):
             if not _alike(first.head, exchange.head):
                 break
             if not exchange.started:
                 exchange.start()
-                if first.answer is not None:
-                    # It goes out before another one is made.
-                    return True
-        return False
+        return first.answer is not None
 
     def _emit(self, exchange: Exchange) -> None:
         answer = exchange.answer
