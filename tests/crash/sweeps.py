@@ -27,6 +27,7 @@ ERRORS = {
     "lock": ("EIO",),
     "map": ("EIO",),
     "uncache": ("EIO",),
+    "free": ("ENOSPC",),
     "dsync": (),
     "allocate": (),
 }

@@ -31,6 +31,7 @@ EXPECTED = (
     "cut: torn",
     "cut: zeroed",
     "fault: dsync EIO",
+    "fault: free ENOSPC",
     "fault: map EIO",
     "fault: open EIO",
     "fault: read EIO",

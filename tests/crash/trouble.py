@@ -34,11 +34,12 @@ _RUNNING = (
     ("mkdir", "ENOSPC", ""),
     ("read", "EIO", ""),
     ("map", "EIO", ""),
+    ("free", "ENOSPC", ""),
 )
 
 
 _FREQUENT = ("write", "sync", "open")
-_RARE = ("truncate", "mkdir")
+_RARE = ("truncate", "mkdir", "free")
 
 
 def draw_faults(rng: Random, profile: Profile, opening: bool = False) -> list[Fault]:

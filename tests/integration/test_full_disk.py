@@ -224,6 +224,33 @@ def test_a_disk_that_the_store_filled_by_itself_does_not_keep_it_from_opening(di
             fill(log, ledger, "more")
 
 
+def test_what_frees_room_is_taken_on_a_full_disk(disk: Path) -> None:
+    with topics.open(disk / "data", **SMALL) as log:
+        for name in ("orders", "other"):
+            log.create(name, durability="fsync")
+        log.create("jobs", type="queue", durability="fsync")
+        log.append("jobs", [{"data": n} for n in range(3)])
+        jobs = log.queue("jobs")
+        held = [job.seq for job in jobs.claim("worker", max=3)]
+        ledger, others = Ledger(), Ledger()
+        for _ in range(20):  # until even a checkpoint frees nothing
+            fill(log, ledger)
+            fill(log, others, name="other")
+            log.checkpoint()
+        with pytest.raises(topics.DiskFull):
+            log.append("orders", [{"data": "x" * 100_000}])
+        assert jobs.ack("worker", held).done == 3
+        log.drop("other")
+        assert log.delete("orders", before_seq=1 << 40).deleted == len(ledger.acked)
+        append_when_healed(log, Ledger(), "after")
+    with topics.open(disk / "data", **SMALL) as log:
+        assert log.topics() == ["jobs", "orders"]
+        assert [item.data for item in log.read("orders") if isinstance(item, topics.Record)] == [
+            f"after.{i}" for i in range(3)
+        ]
+        assert list(log.read("jobs")) == []
+
+
 def check_together(log: topics.Log, ledgers: list[Ledger]) -> None:
     """Every acked record above the cap's floor is there, and nothing else is."""
     acked: dict[tuple[str, int], str] = {}

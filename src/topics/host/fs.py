@@ -220,8 +220,7 @@ class OsFs:
     a process whose directory was moved away, or removed and made anew by others, writes nothing into the new one.
     """
 
-    def __init__(self) -> None:
-        self._held: weakref.ref[OsLock] | None = None
+    _held: weakref.ref[OsLock] | None = None
 
     def _at(self, path: str) -> tuple[str, int | None]:
         """`path` as the system calls take it: a name and the directory in which it counts."""

@@ -95,7 +95,7 @@ def order_seqs(topic: Topic, shard: Shard, now_ms: int, seqs: Sequence[int]) -> 
         drop_dead_ram(topic)
         topic.ordered = topic.published()
         return None
-    shard.check()
+    shard.check(frees=True)
     sync = ordered.config.commit_class in (Durability.FSYNC, Durability.EPHEMERAL)
     body = Delete(seqs=tuple(sorted(seqs))).encode()
     frame = encode_frame(Kind.DELETE, topic.id, body, ts=max(now_ms, ordered.ts), flags=DURABLE if sync else 0)

@@ -136,7 +136,7 @@ def reserve_tokens(topic: Topic, shard: Shard, now: Now, count: int) -> None:
     tokens = topic.tokens
     ceiling = tokens.wanted(count)
     if ceiling is not None:
-        shard.check()  # nobody writes what a stopped shard is given, and the caller would wait for ever
+        shard.check(frees=True)  # nobody writes what a stopped shard is given: the caller would wait for ever
         tokens.ask(ceiling)
         body = TokenWatermark(ceiling).encode()
         frame = encode_frame(Kind.TOKEN_WATERMARK, topic.id, body, ts=now.wall_ms, flags=DURABLE)
@@ -276,10 +276,10 @@ def order_revival(topic: Topic, shard: Shard, seqs: Sequence[int], now: Now) -> 
 
 
 def _check(topic: Topic, shard: Shard) -> None:
-    """What stays in RAM needs no log."""
+    """What stays in RAM needs no log; a full disk does not keep jobs from being worked off."""
     topic.check_writable()
     if topic.ordered.config.commit_class != Durability.EPHEMERAL:
-        shard.check()
+        shard.check(frees=True)
 
 
 def _order_event(
@@ -335,7 +335,7 @@ def _order_end(
         drop_dead_ram(topic)
         topic.ordered = topic.published()
         return None
-    shard.check()  # also for a topic that lives in RAM: its older records do not
+    shard.check(frees=True)  # also for a topic that lives in RAM: its older records do not
     sync = ordered.config.commit_class in (Durability.FSYNC, Durability.EPHEMERAL)
     flags = DURABLE if sync else 0
     buffers: Buffers = []

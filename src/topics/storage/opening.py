@@ -19,12 +19,12 @@ from topics.storage.cut import capture, make_row
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
 from topics.storage.recovery import FORMAT_LINE, Found, Tell, kind_of, nobody, read_store
-from topics.storage.repair import ensure_dir, repair
+from topics.storage.repair import ensure_dir, make_directories, repair
 from topics.storage.room import checkpoint_room
 from topics.storage.rust.importing import discard_staging, import_rust, look
 from topics.storage.rust.report import ImportReport
 from topics.storage.stagereplay import adopt_staged
-from topics.storage.store import Store, make_directories
+from topics.storage.store import Store
 from topics.storage.submission import Submission
 from topics.storage.topic import Topic
 from topics.storage.turn import Numbers

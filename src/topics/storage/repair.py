@@ -205,3 +205,11 @@ def remove_leftovers(fs: Fs, paths: Paths) -> None:
         for name in fs.list(place):
             if name.endswith((".tmp", ".pre")):
                 discard(fs, f"{place}/{name}")
+
+
+def make_directories(fs: Fs, paths: Paths) -> None:
+    """One sync for all three, also where they are there already: see `ensure_dir`."""
+    for path in (paths.meta, paths.wal):
+        if not fs.is_dir(path):
+            fs.mkdir(path)
+    ensure_dir(fs, paths.topics)

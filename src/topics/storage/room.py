@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topics.format.snapshot import Position
+from topics.storage.turn import copied
 
 if TYPE_CHECKING:
     from topics.storage.store import Store
@@ -19,15 +20,17 @@ _SLACK = 256 * 1024
 
 
 def checkpoint_room(store: Store) -> int:
-    """About the most that the next checkpoint writes: what is not in segments yet, with its index and its sidecars, and
-    two snapshots. Called under the store's lock."""
+    """About the most that the next checkpoint writes: what is not in segments when the files at hand are full, and two
+    snapshots. Called under the store's lock."""
     waiting = sum(_uncopied(shard, store.positions.get(shard.key)) for shard in store.shards)
-    return waiting * 3 // 2 + 4 * store.snapshots.last_size + _SLACK
+    return copied(waiting) + 4 * store.snapshots.last_size + _SLACK
 
 
 def _uncopied(shard: Shard, position: Position | None) -> int:
-    """Bytes of this shard that no snapshot covers."""
-    files = [*shard.sealed, *([(shard.file.number, shard.file.written)] if shard.file is not None else [])]
+    """Bytes of this shard that no snapshot covers, counting what its present file and its spare still take."""
+    files = [*shard.sealed, *([(shard.file.number, shard.file.capacity)] if shard.file is not None else [])]
     first, offset = (position.file, position.offset) if position is not None else (0, 0)
     size = sum(length - (min(offset, length) if number == first else 0) for number, length in files if number >= first)
+    if shard.spare is not None:
+        size += shard.spare.capacity
     return max(size, shard.wal_bytes)  # which counts staged parts, too

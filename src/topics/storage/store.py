@@ -42,7 +42,7 @@ from topics.storage.leasing import Now, check_delays, delay_rider
 from topics.storage.names import Found, find_tagged
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths
-from topics.storage.repair import bury, ensure_dir
+from topics.storage.repair import bury
 from topics.storage.routers import Routers
 from topics.storage.snapshots import Snapshots
 from topics.storage.staging import Staging
@@ -51,6 +51,9 @@ from topics.storage.topic import Topic
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
 from topics.storage.walfile import discard
+
+_FULL_GAP_MS = 200
+"""Between two checkpoints while the disk is full."""
 
 
 class Store:
@@ -130,11 +133,11 @@ class Store:
     def shard_for(self, topic: Topic) -> Shard:
         return self.shards[topic.shard]
 
-    def writer_of(self, topic: Topic, size: int = 0) -> Shard:
+    def writer_of(self, topic: Topic, size: int = 0, frees: bool = False) -> Shard:
         """The shard of the topic; raises if a submission of this size cannot be taken now."""
         topic.check_writable()
         shard = self.shards[topic.shard]
-        shard.check(size)
+        shard.check(size, frees)
         return shard
 
     def create(self, name: str, config: TopicConfig) -> Submission | None:
@@ -210,7 +213,7 @@ class Store:
                 existing_type=current.type,
                 requested_type=config.type,
             )
-        shard = self.writer_of(topic)
+        shard = self.writer_of(topic, frees=True)
         return order_config(topic, shard, self.clock.now_ms(), config, self.clock.monotonic_ns() // 1_000_000)
 
     def drop(self, name: str, if_empty: bool = False) -> Submission | None:
@@ -226,7 +229,7 @@ class Store:
             raise WaitFirst(topic.pending[-1].submission)
         if if_empty and topic.ordered.live:
             raise TopicNotEmpty(f"topic {name!r} holds {topic.live} records", topic=name, count=topic.live)
-        shard = self.writer_of(topic)
+        shard = self.writer_of(topic, frees=True)
         body = TopicDelete(name).encode()
         frame = encode_frame(Kind.TOPIC_DELETE, topic.id, body, ts=self.clock.now_ms(), flags=DURABLE)
         effect = Effect()
@@ -293,7 +296,7 @@ class Store:
     ) -> tuple[Submission | None, Callable[[], int]]:
         """`known`: what a search of the sealed segments found already."""
         topic = self.topic(name)
-        shard = self.writer_of(topic)
+        shard = self.writer_of(topic, frees=True)
         self.sweep(topic)
         ranges = join_ranges(find_tagged(self.handles, topic, match, before_seq, known)) if match is not None else ()
         return order_delete(topic, shard, self.clock.now_ms(), before_seq, match, ranges)
@@ -307,7 +310,7 @@ class Store:
         graced = mono_ns - self.opened_ns < self.options.ttl_grace_ms * 1_000_000
         ready = not graced or topic.earliest_seq > topic.inherited
         try:
-            shard = self.writer_of(topic)
+            shard = self.writer_of(topic, frees=True)
         except TopicsError:
             return None
         return order_retention(topic, shard, self.clock.now_ms(), ready, mono_ns // 1_000_000)
@@ -316,11 +319,13 @@ class Store:
 
     def checkpoint_due(self) -> bool:
         since_ms = (self.clock.monotonic_ns() - self.checkpointed_ns) // 1_000_000
-        if since_ms < self.options.checkpoint_gap_ms:
+        gap_ms = self.options.checkpoint_gap_ms
+        if any(shard.refusing is not None for shard in self.shards):  # it may free the room that is missing
+            return since_ms >= min(gap_ms, _FULL_GAP_MS)
+        if since_ms < gap_ms:
             return False
         written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
-        enough = max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size)
-        if written >= enough or any(shard.refusing is not None for shard in self.shards):
+        if written >= max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size):
             return True
         return since_ms >= self.options.checkpoint_ms and bool(
             written or self.graveyard or self.staging.spent or self._aged()
@@ -487,11 +492,3 @@ class Store:
         self.closed = True
         self.handles.close()
         self.guard.release()
-
-
-def make_directories(fs: Fs, paths: Paths) -> None:
-    """One sync for all three, also where they are there already: see `ensure_dir`."""
-    for path in (paths.meta, paths.wal):
-        if not fs.is_dir(path):
-            fs.mkdir(path)
-    ensure_dir(fs, paths.topics)

@@ -11,8 +11,11 @@ import msgspec
 
 from topics.host.fs import Fs
 from topics.storage.submission import Submission
-from topics.storage.walfile import Spare, WalFile, make_spare, recycle
+from topics.storage.walfile import Spare, WalFile, discard, make_spare, recycle
 
+_BLOCK: Final = 4096
+_SMALL: Final = 256 * 1024
+"""Smaller files are made for what frees room alone."""
 SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10_000, 50_000, 100_000)
 _SYNC_BUCKETS_NS: Final = tuple(bound * 1000 for bound in SYNC_BUCKETS_US)
 
@@ -64,19 +67,42 @@ class SparePlan:
     fill: bool = True
     left: int = 0
     """So many bytes of the disk stay free for a checkpoint."""
-    least: int = 0
-    """Where they would not: make do with a file of this size, which may use them; 0 = make none."""
+    need: int = 0
+    """What is to be written into it at once."""
+    frees: bool = False
+    """That is what makes room, or a start: it may use what is kept for a checkpoint."""
 
     def run(self) -> Spare:
-        if self.old is not None:
-            return recycle(self.fs, self.directory, self.serial, self.old, self.capacity)
         capacity = self.capacity
-        if self.fs.free(self.directory) < capacity + self.left:
-            if not self.least:
-                why = f"No space left on device, but for {self.left} bytes that a checkpoint may need"
-                raise OSError(errno.ENOSPC, why)
-            capacity = min(capacity, self.least)
+        free = self.fs.free(self.directory) - self.left
+        if self.old is not None:
+            if free >= copied(capacity):
+                return recycle(self.fs, self.directory, self.serial, self.old, capacity)
+            discard(self.fs, self.old)
+            free += capacity
+        if free < capacity + copied(capacity):
+            capacity = min(self._smaller(free), capacity)
         return make_spare(self.fs, self.directory, self.serial, capacity, self.fill)
+
+    def _smaller(self, free: int) -> int:
+        """The size of a file where the disk has no room for a whole one and for its copy in segments: a share of what
+        there is, for the other shards need theirs, and as little as may be where it is what a checkpoint needs."""
+        share = _blocks(free // 5)
+        if share >= max(_SMALL, self.need):
+            return share
+        if not self.frees:
+            why = f"No space left on device, but for {self.left} bytes that a checkpoint may need"
+            raise OSError(errno.ENOSPC, why)
+        return max(_blocks(self.need + _BLOCK - 1), _blocks(min((free + self.left) // 8, _SMALL)))
+
+
+def copied(size: int) -> int:
+    """About the most that records of so many bytes of WAL take in segments, with their index and their sidecars."""
+    return size * 3 // 2
+
+
+def _blocks(size: int) -> int:
+    return size // _BLOCK * _BLOCK
 
 
 @dataclass(slots=True)

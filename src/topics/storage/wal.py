@@ -33,7 +33,6 @@ from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 _FIRST_CAPACITY = 4 * 1024 * 1024
 """The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
 
-_BLOCK = 4096
 _WRITTEN = State.WRITTEN
 _RECYCLED_MIN = 2
 """Files kept for recycling however little was written since the last checkpoint."""
@@ -88,15 +87,15 @@ class Shard:
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
-    def check(self, size: int = 0) -> None:
-        """Raise if a submission of this size cannot be taken now."""
+    def check(self, size: int = 0, frees: bool = False) -> None:
+        """Raise if a submission of this size cannot be taken now. One that `frees` room is taken on a full disk too."""
         if self.failed is not None:
             raise ReadOnly(
                 f"WAL shard {self.index} is read-only since {self.failed.message}; reopen the store to write again",
                 shard=self.index,
                 since=self.failed.facts.get("since"),
             )
-        if self.refusing is not None:
+        if self.refusing is not None and not frees:
             raise fresh_error(self.refusing)
         if self.queue and self._is_full(size):
             self.stats.submit_full += 1
@@ -187,8 +186,7 @@ class Shard:
         if old is None:
             capacity = min(capacity, _FIRST_CAPACITY)
         plan = self.plan_spare(max(capacity, need), waiting=True)
-        if old is None or self.refusing is not None:  # a start, or the mark of the checkpoint that makes room again
-            plan.least = -(-need // _BLOCK) * _BLOCK
+        plan.need, plan.frees = need, old is None or self.refusing is not None
         return Rotation(number, None, plan, old, previous)
 
     @staticmethod

@@ -7,6 +7,7 @@ A failed call does what the worst honest kernel does:
 - sync: fails, and the un-synced bytes are called clean (`FakeDisk.forget_unsynced`): a second sync that succeeds does
   not make them durable. A dsync write that fails as a sync has written its bytes, un-synced.
 - read: SHORT gives half, as at the end of a file.
+- free: whatever the error, nothing is left.
 - all others: nothing happened.
 """
 
@@ -37,6 +38,7 @@ CALLS: Final = (
     "lock",
     "map",
     "uncache",
+    "free",
 )
 """The classes of calls. A write with `dsync` is a write, a sync and a dsync; rmdir is a remove."""
 
@@ -146,6 +148,9 @@ class FaultFs(WrappedFs):
     def lock(self, path: str) -> Lock:
         self.check("lock", path)
         return super().lock(path)
+
+    def free(self, path: str) -> int:
+        return 0 if self.due("free", path) is not None else super().free(path)
 
 
 class FaultFile(WrappedFile):

@@ -44,6 +44,11 @@ class ListStep:
     route: Route | None
     token: Submission
 
+    @property
+    def was_refused(self) -> bool:
+        """It failed before a byte of it was written."""
+        return self.token.state == TokenState.FAILED and self.token.file is None
+
 
 @dataclass(slots=True)
 class RouterOracle:
@@ -78,8 +83,9 @@ class RouterOracle:
             self.starts = {router_id: start for router_id, start in self.starts.items() if router_id in ids}
             self.adopt(found)
             return None
-        least = max((at for at, step in enumerate(self.steps, 1) if step.token.state == TokenState.DONE), default=0)
-        choices = [_fold(self.base, self.steps[:taken], topics) for taken in range(least, len(self.steps) + 1)]
+        steps = [step for step in self.steps if not step.was_refused]
+        least = max((at for at, step in enumerate(steps, 1) if step.token.state == TokenState.DONE), default=0)
+        choices = [_fold(self.base, steps[:taken], topics) for taken in range(least, len(steps) + 1)]
         self.adopt(found)
         return None if found in choices else f"the recovered routers are {found}, expected one of {choices}"
 

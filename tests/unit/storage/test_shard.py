@@ -343,26 +343,46 @@ def test_a_shard_that_cannot_make_its_file_refuses_until_it_has_one() -> None:
 def test_the_next_file_leaves_the_room_that_a_checkpoint_needs() -> None:
     bench = Bench(wal_file_bytes=65_536)
     bench.shard.room = lambda: 5000
-    bench.disk.room = 70_535
+    bench.disk.room = 5000 + 65_536 + 98_304 - 1  # one byte less than a file and its copy in segments
     bench.put("first", frames=18)
     bench.step()
     assert bench.done == ["first"]
     assert bench.shard.file is not None
-    assert bench.shard.file.capacity == 4096, "a start makes do with less"
-    bench.put("refused", frames=80)
+    assert bench.shard.file.capacity == 20_480, "a start makes do with less"
+    bench.put("refused", frames=400)
     bench.step()
     assert bench.done == ["first", "refused failed"]
     with pytest.raises(DiskFull, match="5000 bytes that a checkpoint may need"):
         bench.shard.check()
-    bench.put("mark", sync=True, barrier=True, frames=80)
+    bench.shard.check(frees=True)
+    bench.put("mark", sync=True, barrier=True, frames=400)
     bench.step()
     assert bench.done[-1] == "mark"
-    assert bench.shard.file.capacity == 8192, "so does what makes room"
+    assert bench.shard.file.capacity == 24_576, "so does what makes room"
     with pytest.raises(OSError, match="No space left"):
         bench.shard.plan_spare().run()
-    bench.disk.room = 70_536
+    bench.disk.room += 1
     bench.shard.adopt_spare(bench.shard.plan_spare().run())
     bench.shard.check()
+
+
+def test_a_disk_without_room_for_a_whole_file_gets_smaller_ones() -> None:
+    bench = Bench(wal_file_bytes=64 << 20)
+    bench.disk.room = 32 << 20
+    spare = bench.shard.plan_spare().run()
+    assert spare.capacity == (32 << 20) // 5 // 4096 * 4096
+
+
+def test_a_file_is_not_recycled_where_its_records_could_not_be_copied() -> None:
+    bench = Bench(wal_file_bytes=65_536)
+    old = bench.disk.open("/wal/old", write=True, create=True)
+    old.write_at(0, [bytes(65_536)])
+    bench.shard.recyclable.append("/wal/old")
+    bench.disk.room = 98_304 - 1
+    with pytest.raises(OSError, match="No space left"):
+        bench.shard.plan_spare().run()
+    assert not bench.disk.exists("/wal/old"), "it is room again"
+    assert bench.shard.recyclable == []
 
 
 def test_a_batch_too_large_for_a_full_disk_leaves_the_spare_to_smaller_ones() -> None:

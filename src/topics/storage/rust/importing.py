@@ -25,12 +25,11 @@ from topics.storage.handles import Handles
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key, is_group, snapshot_number, wal_number
 from topics.storage.recovery import FORMAT_LINE, magic_of
-from topics.storage.repair import copy_file, ensure_dir, remove_tree
+from topics.storage.repair import copy_file, ensure_dir, make_directories, remove_tree
 from topics.storage.rust.replay import Tell
 from topics.storage.rust.report import ImportReport, decode_report, encode_report
 from topics.storage.rust.survey import Survey, survey
 from topics.storage.snapshots import Snapshots
-from topics.storage.store import make_directories
 
 _TOPICS: Final = 64
 """Topics that are copied between two words about progress."""
