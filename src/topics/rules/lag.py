@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 60_000
 _APART_MS: Final = 1_000
+_LEAST_MS: Final = 100
+"""A shorter while tells nothing of a speed: one append in it would be thousands a second."""
 
 
 class Look(NamedTuple):
@@ -52,7 +54,7 @@ class Trend:
         return max(now.committed - 1 - now.floor, 0) / floor_speed
 
     def _since(self, now: Look) -> tuple[Look, float]:
-        if not self._looks:
+        if not self._looks or now.ms - self._looks[0].ms < _LEAST_MS:
             return now, 0.0
         first = self._looks[0]
         return first, (now.ms - first.ms) / 1000
