@@ -335,15 +335,21 @@ class Overtaken:
                     Committer.pass_on(shard)
 
 
+async def overtake(place: Place, links: list[Link], requests: list[bytes]) -> None:
+    """One request over each connection: the convoy that they become is asked to write as soon as it is ordered."""
+    lock = place.store.lock
+    for link, request in zip(links, requests, strict=True):
+        link.send(request)
+    place.store.lock = overtaken = Overtaken(place.lock, place.store.shards)
+    assert [(await link.all())[-1][9:12] for link in links] == [b"200"] * len(links)
+    assert overtaken.asked == 1
+    place.store.lock = lock
+
+
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_convoy_may_be_asked_to_write_as_soon_as_it_is_ordered(tmp_path: Path, durability: str) -> None:
     async def body(place: Place) -> None:
-        links = await place.warmed("t", durability, 2)
-        for link in links:
-            link.send(posted("t", ONE))
-        place.store.lock = overtaken = Overtaken(place.lock, place.store.shards)
-        assert [(await link.all())[-1][9:12] for link in links] == [b"200", b"200"]
-        assert overtaken.asked == 1
+        await overtake(place, await place.warmed("t", durability, 2), [posted("t", ONE)] * 2)
         assert place.store.topics["t"].head == 5
 
     in_place(tmp_path / "s", body)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.api.test_express import Link, Overtaken, Place, asked, in_place, posted
+from tests.unit.api.test_express import Link, Place, asked, in_place, overtake, posted
 from tests.unit.api.test_job_express import DEADLINE, JOBS, seqs_of
 
 
@@ -120,14 +120,8 @@ def test_express_gives_the_answers_of_the_usual_way(
 def test_convoy_of_a_group_may_be_asked_to_write_as_soon_as_it_is_ordered(tmp_path: Path) -> None:
     async def body(place: Place) -> None:
         links = await warmed(place, 2)
-        lock = place.store.lock
-        for requests in ([fetched("w", 2)] * 2, [acked("w", [1, 2]), acked("w", [3, 4])]):
-            for link, request in zip(links, requests, strict=True):
-                link.send(request)
-            place.store.lock = overtaken = Overtaken(place.lock, place.store.shards)
-            assert [(await link.all())[-1][9:12] for link in links] == [b"200", b"200"]
-            assert overtaken.asked == 1
-            place.store.lock = lock
+        await overtake(place, links, [fetched("w", 2)] * 2)
+        await overtake(place, links, [acked("w", [1, 2]), acked("w", [3, 4])])
 
     in_place(tmp_path / "s", body)
 

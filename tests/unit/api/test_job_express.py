@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.api.test_express import Link, Overtaken, Place, asked, in_place, posted
+from tests.unit.api.test_express import Link, Place, asked, in_place, overtake, posted
 from topics.api.app import AppOptions
 from topics.api.auth import parse_keys
 from topics.api.jobs import JobConvoy
@@ -148,15 +148,8 @@ def test_claims_of_one_turn_share_one_write_and_are_dealt_in_their_order(tmp_pat
 def test_convoy_of_jobs_may_be_asked_to_write_as_soon_as_it_is_ordered(tmp_path: Path) -> None:
     async def body(place: Place) -> None:
         links = await warmed(place, 2)
-        lock = place.store.lock
-        for requests in ([claimed("w", 2)] * 2, [acked("w", [1, 2]), acked("w", [3, 4])]):
-            for link, request in zip(links, requests, strict=True):
-                link.send(request)
-            place.store.lock = overtaken = Overtaken(place.lock, place.store.shards)
-            assert [(await link.all())[-1][9:12] for link in links] == [b"200", b"200"]
-            assert overtaken.asked == 1
-            place.store.lock = lock
-        assert [shard.failed for shard in place.store.shards if shard.failed] == []
+        await overtake(place, links, [claimed("w", 2)] * 2)
+        await overtake(place, links, [acked("w", [1, 2]), acked("w", [3, 4])])
 
     in_place(tmp_path / "s", body)
 
