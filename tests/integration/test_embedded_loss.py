@@ -9,6 +9,7 @@ import pytest
 import topics
 from tests.integration.conftest import Opener
 from topics.host.fs import OsFs
+from topics.storage.scan import gaps_between
 from topics.testing.clock import FakeClock
 from topics.testing.ids import FakeIds
 
@@ -35,6 +36,19 @@ def test_a_cap_of_records_evicts_the_oldest_and_says_so(log: topics.Log, durabil
     assert view(log, from_seq=3) == [4, 5, 6]
     info = log.info("orders")
     assert (info.evict_floor, info.earliest_seq, info.count) == (4, 4, 3)
+
+
+def test_what_a_cap_takes_behind_the_end_of_a_reading_is_no_loss_of_it(log: topics.Log) -> None:
+    log.create("orders", cap_records=3)
+    fill(log, 5)
+    reading = log.read("orders")  # up to seq 5
+    fill(log, 5)
+    assert next(reading) == Gap(1, 7, "cap")
+    fill(log, 5)
+    assert list(reading) == []
+    assert view(log) == [Gap(1, 12, "cap"), 13, 14, 15]
+    found = log._store.topics["orders"]
+    assert (gaps_between(found, 0, 6), gaps_between(found, 7, 6)) == ([Gap(1, 12, "cap")], [])
 
 
 def test_a_cap_of_bytes_evicts_until_the_rest_fits(log: topics.Log) -> None:

@@ -219,7 +219,9 @@ class ServerOrigin:
                     include=[word for bit, word in _INCLUDE if wanted.want & bit],
                 ) as stream:
                     for item in _items(span.topic, stream, wanted.want):
-                        if isinstance(item, Loss):  # it may reach beyond what was asked for
+                        if isinstance(item, Loss):  # it may reach, or lie, beyond what was asked for
+                            if item.gap_from >= span.end_seq:
+                                return
                             item = replace(item, gap_to=min(item.gap_to, span.end_seq - 1))
                         yield item
                         at = item.gap_to + 1 if isinstance(item, Loss) else item.seq[-1].as_py() + 1
