@@ -344,7 +344,9 @@ class Oracle:
             candidate = self._recovered_from(instance, state, view, skip, fallback)
             different = self._difference(candidate, view, instance.in_ram)
             if different is None:
-                matched, kept = candidate, taken
+                # An append and the delete of all of it leave no trace but the time: that tells which of them are there.
+                if matched is None or candidate.last_ts <= view.last_ts or matched.last_ts > view.last_ts:
+                    matched, kept = candidate, taken
             else:
                 whys.append(f"with {taken} operations: {different}")
         if matched is None:
