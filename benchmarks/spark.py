@@ -310,7 +310,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
     given = parser.parse_args()
     chosen = given.only or list(PARTS)

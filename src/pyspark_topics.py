@@ -23,13 +23,17 @@ class DefaultSource(DataSource):
         return "topics"
 
     def schema(self) -> str:
+        from topics.spark.settling import settle
         from topics.spark.source import default_schema
 
+        settle()
         return default_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from topics.spark.settling import settle
         from topics.spark.source import batch_reader
 
+        settle()
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -38,8 +42,10 @@ class DefaultSource(DataSource):
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from topics.spark.settling import settle
         from topics.spark.sink import batch_writer
 
+        settle()
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

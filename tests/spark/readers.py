@@ -24,7 +24,7 @@ def schema_of(options: dict[str, str]) -> StructType:
     """What Spark makes of the default schema."""
     schema = StructType()
     for name, kind in columns_of(parse_options(options)).items():
-        schema = schema.add(name, _TYPES[kind])
+        schema = schema.add(name, _TYPES[kind.removesuffix(" not null")], not kind.endswith(" not null"))
     return schema
 
 

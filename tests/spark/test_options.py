@@ -110,8 +110,8 @@ def test_every_known_option_is_understood_in_any_case() -> None:
     assert parse_options({"URL": "http://h:1", "TOPIC": "a", "MINPARTITIONS": "3"}, {}).min_partitions == 3
 
 
-def one(name: str, kind: DataType) -> StructType:
-    return StructType().add(name, kind)
+def one(name: str, kind: DataType, nullable: bool = True) -> StructType:
+    return StructType().add(name, kind, nullable)
 
 
 def test_only_the_columns_of_the_schema_are_decoded() -> None:
@@ -132,6 +132,10 @@ def test_only_the_columns_of_the_schema_are_decoded() -> None:
         (one("data", one("day", DateType())), {}, "data.day as date"),
         (one("seq", LongType()), {"gapPolicy": "emit"}, "needs the columns kind, gap_from, gap_to"),
         (one("seq", LongType()), {"onCorrupt": "report"}, "with onCorrupt=report"),
+        (one("tag", StringType(), False), {}, "'tag' as not null, and not every record has one: leave NOT NULL out"),
+        (one("data", one("id", LongType()), False), {}, "'data' as not null"),
+        (one("data", one("id", LongType(), False)), {}, "data.id as not null, and JSON may leave it out"),
+        (one("seq", LongType(), False), {"gapPolicy": "emit"}, "'seq' as not null, and the row of a gap has none"),
     ],
 )
 def test_a_schema_that_cannot_be_had_is_told(schema: StructType, given: dict[str, str], told: str) -> None:
@@ -144,6 +148,17 @@ def test_gap_columns_come_where_gaps_are_rows() -> None:
     assert list(columns_of(parsed(compat="kafka")))[:2] == ["key", "value"]
     nested = one("data", ArrayType(one("when", TimestampType())))
     assert make_projection(parsed(), nested).names == ("data",)
+
+
+def test_what_every_record_has_is_never_null_unless_gaps_are_rows() -> None:
+    assert [name for name, kind in columns_of(parsed()).items() if kind.endswith(" not null")] == [
+        "topic", "seq", "ts", "data",
+    ]  # fmt: skip
+    assert columns_of(parsed(compat="kafka"))["key"] == "binary"
+    assert not any("not null" in kind for kind in columns_of(parsed(gapPolicy="emit")).values())
+    assert not any("not null" in kind for kind in columns_of(parsed(onCorrupt="report")).values())
+    schema = one("seq", LongType(), False).add("tag", StringType()).add("data", StringType(), False)
+    assert make_projection(parsed(), schema).schema.field("data").nullable is False
 
 
 def test_batch_and_stream_refuse_what_is_for_the_other() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import topics
 from topics.model.errors import InvalidConfig
 from topics.spark import java
 from topics.spark.session import check_master, check_spark, check_worker, session
@@ -98,6 +99,38 @@ def test_session_is_active_in_any_thread_that_asks_for_it(spark: SparkSession, s
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(count).result() == 5
+
+
+def test_spark_does_not_check_the_bounds_of_what_comes_from_us(spark: SparkSession) -> None:
+    java = spark.sparkContext._jvm
+    assert java is not None
+    assert java.java.lang.System.getProperty("arrow.enable_unsafe_memory_access") == "true"
+    assert java.java.lang.System.getProperty("arrow.enable_null_check_for_get") == "false"
+    assert spark.conf.get("spark.executor.defaultJavaOptions") == spark.conf.get("spark.driver.defaultJavaOptions")
+
+
+READ_LIKE_A_WORKER = """
+import sys
+from pyspark.sql.types import LongType, StringType, StructType
+from pyspark_topics import DefaultSource
+source = DefaultSource({"path": sys.argv[1], "topic": "orders"})
+source.schema()
+schema = StructType().add("topic", StringType(), False).add("seq", LongType(), False).add("data", StringType(), False)
+reader = source.reader(schema)
+rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+assert rows == [{"topic": "orders", "seq": 1, "data": "1"}, {"topic": "orders", "seq": 2, "data": "2"}], rows
+print(*(name for name in ("pandas", "deltalake", "pyarrow.parquet") if name in sys.modules))
+"""
+
+
+def test_a_worker_that_reads_imports_nothing_that_only_others_need(tmp_path: Path) -> None:
+    with topics.open(tmp_path / "data") as log:
+        log.create("orders", durability="disk")
+        log.append("orders", [{"data": 1}, {"data": 2}])
+    script = [sys.executable, "-c", READ_LIKE_A_WORKER, str(tmp_path / "data")]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
 
 
 def test_a_worker_that_cannot_read_topics_is_told(tmp_path: Path) -> None:

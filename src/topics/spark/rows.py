@@ -98,23 +98,34 @@ def _text(count: int, column: TextColumn) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
 
 
+def _same_text(text: str, count: int) -> pa.Array:
+    """Made of buffers, as the other columns are: a scalar of pyarrow's imports pandas, a third of a second."""
+    encoded = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(encoded * count)])
+
+
+def _same_number(number: int, count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, number, dtype=np.int32))])
+
+
 def project(rows: Rows, projection: Projection) -> pa.RecordBatch:
     """The rows as a batch of the query's schema."""
     columns = []
     for name, kind in zip(projection.names, projection.schema.types, strict=True):
         name = _KAFKA_NAMES.get(name, name) if projection.kafka else name
         if name == "topic":
-            columns.append(pa.repeat(pa.scalar(rows.topic, pa.string()), rows.count))
+            columns.append(_same_text(rows.topic, rows.count))
         elif name == "seq":
             columns.append(rows.seq)
         elif name == "ts":
             columns.append(rows.ts)
         elif name == "kind":
-            columns.append(pa.repeat(pa.scalar("record", pa.string()), rows.count))
+            columns.append(_same_text("record", rows.count))
         elif name == "partition":
-            columns.append(pa.repeat(pa.scalar(0, pa.int32()), rows.count))
+            columns.append(_same_number(0, rows.count))
         elif name == "timestampType":
-            columns.append(pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), rows.count))
+            columns.append(_same_number(_LOG_APPEND_TIME, rows.count))
         elif name in rows.texts:
             texts = rows.texts[name]
             if kind == pa.binary():

@@ -29,6 +29,8 @@ KAFKA_COLUMNS: Final = {
 }  # fmt: skip
 
 _PARSED: Final = frozenset({"data", "meta"})
+_ALWAYS: Final = frozenset({"topic", "seq", "ts", "data", "value", "partition", "offset", "timestamp", "timestampType"})
+"""What every record has. Spark asks each value of a column whether it is null unless it knows that none is."""
 _WANT: Final = {
     "tag": COLUMN_TAG, "node": COLUMN_NODE, "key": COLUMN_KEY, "data": COLUMN_DATA, "value": COLUMN_DATA,
     "meta": COLUMN_META, "ts": COLUMN_TS, "timestamp": COLUMN_TS,
@@ -50,7 +52,9 @@ class Projection:
 def columns_of(options: Options) -> dict[str, str]:
     """The columns without a schema of the caller's, as name: type."""
     plain = KAFKA_COLUMNS if options.kafka else COLUMNS
-    return {**plain, **GAP_COLUMNS} if options.shows_gaps else dict(plain)
+    if options.shows_gaps:
+        return {**plain, **GAP_COLUMNS}  # the row of a gap has no seq and no data
+    return {name: f"{kind} not null" if name in _ALWAYS else kind for name, kind in plain.items()}
 
 
 def make_projection(options: Options, schema: StructType) -> Projection:
@@ -64,6 +68,8 @@ def make_projection(options: Options, schema: StructType) -> Projection:
             hint = "" if options.kafka or field.name not in KAFKA_COLUMNS else " (compat=kafka has Kafka's names)"
             raise InvalidRequest(f"the schema asks for column {field.name!r}; there are: {', '.join(known)}{hint}")
         _check_type(field.name, field.dataType, known[field.name])
+        if not field.nullable:
+            _check_not_null(field.name, field.dataType, known[field.name], options)
         want |= _WANT.get(field.name, 0)
     names = tuple(field.name for field in schema.fields)
     if len(set(names)) != len(names):
@@ -89,11 +95,24 @@ def _check_type(name: str, given: Any, expected: str) -> None:
     raise InvalidRequest(f"the schema asks for column {name!r} as {said}; it can be had as {expected}{also}")
 
 
+def _check_not_null(name: str, given: Any, expected: str, options: Options) -> None:
+    """Spark would take a null for an empty text or a zero, without a word."""
+    if name in _ALWAYS and given.simpleString() == expected and not options.shows_gaps:
+        return
+    why = "the row of a gap has none" if name in _ALWAYS and options.shows_gaps else "not every record has one"
+    raise InvalidRequest(f"the schema asks for column {name!r} as not null, and {why}: leave NOT NULL out")
+
+
 def _check_parsed(name: str, given: Any) -> None:
     """JSON becomes strings, numbers, booleans, times, and structs and arrays of those."""
     kind = given.typeName()
     if kind == "struct":
         for field in given.fields:
+            if not field.nullable:
+                raise InvalidRequest(
+                    f"the schema asks for {name}.{field.name} as not null, and JSON may leave it out: "
+                    "leave NOT NULL out"
+                )
             _check_parsed(f"{name}.{field.name}", field.dataType)
     elif kind == "array":
         _check_parsed(f"{name}[]", given.elementType)

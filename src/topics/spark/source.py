@@ -6,7 +6,6 @@ are. Each action then reads those spans again, and every task asks anew what was
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,12 +21,11 @@ from topics.spark.packing import pack
 from topics.spark.places import Damage, Loss, Plan, Span
 from topics.spark.rows import loss_row, merged, project
 from topics.spark.schema import Projection, columns_of, make_projection
+from topics.spark.settling import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-_frozen = False
 
 
 def default_schema(given: Mapping[str, str]) -> str:
@@ -99,7 +97,7 @@ def make_partitions(options: Options, origin: Origin, plans: list[Plan]) -> list
 
 def read_partition(options: Options, projection: Projection, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
-    _freeze()
+    settle()
     if not isinstance(partition, TopicsPartition):
         return  # Spark's stand-in where there is nothing to read
     for loss in partition.losses:
@@ -140,12 +138,3 @@ def _damaged(options: Options, damage: Damage) -> Loss:
             "on with onCorrupt=report",
         )
     return Loss(damage.topic, damage.seq, damage.seq, "corrupt")
-
-
-def _freeze() -> None:
-    """A worker lives for many tasks; what it has imported by now is never garbage, and need not be looked at again."""
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.collect()
-        gc.freeze()

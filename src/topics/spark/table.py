@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.model.errors import InvalidRequest
-from topics.spark.history import app_id, delta, open_table, paths_of
 from topics.spark.options import Options, parse_options
 from topics.spark.origin import open_origin
 from topics.spark.session import activate
@@ -31,6 +30,9 @@ def table(
     Records deleted after they were exported are still in the table, until deletes follow into it. Those that were lost
     before they were exported fail the query, unless `gap_policy` says to read on.
     """
+    # Every worker of Spark imports this package, and none makes tables.
+    from topics.spark.history import app_id, delta, open_table, paths_of
+
     lake = delta()
     folder = table_url.removeprefix("file://")
     if not lake.DeltaTable.is_deltatable(folder):
