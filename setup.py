@@ -52,8 +52,8 @@ def kernel() -> list[Extension]:
         Extension(
             "topics.format.kernel",
             [str(FORMAT / "kernel.pyx")],
-            depends=[str(path) for path in sorted(FORMAT.glob("kernel_*.pxi"))],
-            include_dirs=[str(folders[0])],
+            depends=[str(path) for pattern in ("kernel_*.pxi", "*.h") for path in sorted(FORMAT.glob(pattern))],
+            include_dirs=[str(folders[0]), str(FORMAT)],
             define_macros=[("XXH_INLINE_ALL", None)],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
         )

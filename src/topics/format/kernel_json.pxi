@@ -407,6 +407,11 @@ cdef int scan_value(
             expect = WANT_COMMA_OR_CLOSE
 
 
+cdef extern from "plain_json.h" nogil:
+    bint scan_plain(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, const uint64_t* quotes, Py_ssize_t* keys,
+                    Py_ssize_t* spaces)
+
+
 cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, JsonScan* found) noexcept nogil:
     """A whole text: one value and space around it."""
     cdef Py_ssize_t at = 0
@@ -416,6 +421,8 @@ cdef int scan_json(const uint8_t* p, Py_ssize_t size, Py_ssize_t depth_max, Json
     found.keys = 0
     found.quotes = NULL
     if size <= QUOTED_BYTES and map_quotes(p, size, quotes):
+        if found.names == NULL and scan_plain(p, size, depth_max, quotes, &found.keys, &found.spaces):
+            return JSON_OK
         found.quotes = quotes
     else:
         found.position = bad_utf8(p, size)

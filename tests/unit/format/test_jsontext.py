@@ -135,6 +135,9 @@ def test_bytes_behind_the_text_are_not_looked_at(ops: ModuleType) -> None:
     for behind, why in ((b'"\xc3\xa9"', NOT_UTF8), (b'"ab', NOT_CLOSED), (b"[12", ENDS_EARLY)):
         with pytest.raises(BadJson, match=why):
             ops.compact_json(memoryview(behind)[:2], 124)
+    for cut, why in ((b"[[1]]", ENDS_EARLY), (b'{"a":{}}', ENDS_EARLY), (b'{"a":[1]},1]', TRAILING)):
+        with pytest.raises(BadJson, match=why):
+            ops.compact_json(memoryview(cut)[:-1], 124)
     assert ops.compact_json(memoryview(b"12")[:1], 124) == b"1"
     assert ops.compact_json(memoryview(b"1.5")[:1], 124) == b"1"
     with pytest.raises(BadJson, match=UNEXPECTED):
@@ -216,6 +219,18 @@ plain_values = st.recursive(
 @given(damaged(plain_values.map(lambda value: json.dumps(value, separators=(",", ":")).encode())))
 def test_texts_without_escapes_are_judged_alike_by_kernel_and_reference(text: bytes) -> None:
     assert_same("compact_json", text, 124)
+
+
+TOKENS = ["{", "}", "[", "]", ",", ":", " ", '"a"', '""', "0", "-", "12", ".", "3", "e", "E+", "true", "false", "null"]
+soups = st.lists(st.sampled_from([*TOKENS, '"a":', '"b":1', ",1", "[]", "{}"]), max_size=14)
+
+
+@needs_kernel
+@given(soups.map("".join), st.sampled_from(["[]", "{}", "[}", "{]"]), st.sampled_from([0, 1, 2, 124]))
+def test_brackets_around_any_tokens_are_judged_alike_by_kernel_and_reference(
+    soup: str, brackets: str, depth_max: int
+) -> None:
+    assert_same("compact_json", f"{brackets[0]}{soup}{brackets[1]}".encode(), depth_max)
 
 
 @needs_kernel
