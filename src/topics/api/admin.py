@@ -55,7 +55,8 @@ async def snapshot(service: Service, call: Call) -> Response:
 
 
 def scrub(service: Service, call: Call) -> Steps[Response]:
-    """Read every sealed record, of one topic or of all, and name those that are damaged. Nothing is changed."""
+    """Read every sealed record, of one topic or of all, and name those that are damaged, and damaged indexes.
+    Nothing is changed."""
     store = service.broker.store
     name = call.query.get("topic")
     found: Scrub = yield from away(store, service.readers, lambda: scrub_store(store, name, call.key.may_name))

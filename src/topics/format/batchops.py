@@ -51,6 +51,7 @@ __all__ = [
     "compact_body",
     "compact_json",
     "decode_columns",
+    "find_blank",
     "find_frames",
     "find_runs",
     "find_sync_marks",
@@ -155,7 +156,7 @@ def restamp(
     for i in range(count):
         offset, length, ts, entry_flags, accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
         position = data_base + len(data_out)
-        is_hole = bool(entry_flags & HOLE) or length == 0
+        is_hole = bool(entry_flags & HOLE)
         grows_by = 0
         if not is_hole:
             if _wal_fault(view, offset, length, first_seq + i, topic_id):
@@ -212,6 +213,15 @@ def measure_entries(entries: Buffer, count: int, dead: bytes | None) -> tuple[in
     return len(sizes), int(sizes.sum(dtype=np.uint64))
 
 
+def find_blank(entries: Buffer, count: int) -> int:
+    """Index of the first of `count` entries that is neither a hole nor has a length, or `count`: zeros, which nobody
+    wrote."""
+    _check_entries(entries, 0, count)
+    column = np.frombuffer(entries, dtype=segment.ENTRY_DTYPE, count=count)
+    blank = np.flatnonzero((column["length"] == 0) & (column["flags"] & HOLE == 0))
+    return int(blank[0]) if len(blank) else count
+
+
 def verify(
     buf: Buffer, entries: Buffer, start_index: int, count: int, first_seq: int, layout: int, topic_id: int, base: int
 ) -> int:
@@ -225,7 +235,7 @@ def verify(
     fault = _wal_fault if layout == WAL_LAYOUT else _segment_fault
     for i in range(count):
         offset, length, _ts, flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if flags & HOLE or length == 0:
+        if flags & HOLE:
             continue
         if fault(view, offset - base, length, first_seq + i, topic_id):
             return i
@@ -252,7 +262,7 @@ def make_records(
     records = []
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if entry_flags & HOLE or length == 0 or (dead is not None and dead[i]):
+        if entry_flags & HOLE or (dead is not None and dead[i]):
             continue
         at = offset - base
         flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)
@@ -304,7 +314,7 @@ def render_json(
         if len(texts) >= limit:
             break
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if not (entry_flags & HOLE or length == 0 or (dead is not None and dead[i])):
+        if not (entry_flags & HOLE or (dead is not None and dead[i])):
             at = offset - base
             flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)
             node = bytes(view[node_at:tag_at])
@@ -333,7 +343,7 @@ def collect_tags(
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
         tag = None
-        if length and not entry_flags & HOLE:
+        if not entry_flags & HOLE:
             flags, _frame_ts, _node_at, tag_at, body_at = _parts(view, offset - base, length, layout)
             if flags & frame.TAG:
                 tag = bytes(view[tag_at:body_at])
@@ -353,7 +363,7 @@ def collect_keys(
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
         key = None
-        if length and not entry_flags & HOLE:
+        if not entry_flags & HOLE:
             at = offset - base
             *_, body_at = _parts(view, at, length, layout)
             found = split_envelope(bytes(view[body_at : at + length - tail]))[0]
@@ -372,7 +382,7 @@ def is_keyless(buf: Buffer, entries: Buffer, start_index: int, count: int, layou
     keyless = True
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if length and not entry_flags & HOLE:
+        if not entry_flags & HOLE:
             at = offset - base
             *_, body_at = _parts(view, at, length, layout)
             keyless &= bytes(view[body_at : min(body_at + 5, at + length - tail)]) == b'{"d":'
@@ -399,7 +409,7 @@ def collect_columns(
     texts: list[list[bytes | None]] = [[], [], [], [], []]
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if entry_flags & HOLE or length == 0 or (dead is not None and dead[i]):
+        if entry_flags & HOLE or (dead is not None and dead[i]):
             continue
         at = offset - base
         flags, ts, node_at, tag_at, body_at = _parts(view, at, length, layout)

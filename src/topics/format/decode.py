@@ -65,7 +65,7 @@ def decode_columns(
     walked = count
     for i in range(count):
         offset, length, _ts, entry_flags, _accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
-        if entry_flags & HOLE or length == 0 or (dead is not None and dead[i]):
+        if entry_flags & HOLE or (dead is not None and dead[i]):
             continue
         at = offset - base
         try:

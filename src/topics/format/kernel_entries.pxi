@@ -10,7 +10,7 @@ cdef Py_ssize_t COPY_BYTES = 8 * 1024 * 1024
 
 
 cdef inline bint is_hole(const uint8_t* entry) noexcept nogil:
-    return entry[16] & HOLE or load32(entry + 4) == 0
+    return entry[16] & HOLE
 
 
 cdef uint64_t entries_size(const uint8_t* entry, Py_ssize_t count) noexcept nogil:
@@ -215,6 +215,23 @@ def measure_entries(entries, Py_ssize_t count, dead):
     finally:
         PyBuffer_Release(&index)
     return live, size
+
+
+def find_blank(entries, Py_ssize_t count):
+    cdef Py_buffer index
+    cdef const uint8_t* entry
+    cdef Py_ssize_t i
+    PyObject_GetBuffer(entries, &index, PyBUF_SIMPLE)
+    try:
+        check_entries(index.len, 0, count)
+        entry = <const uint8_t*>index.buf
+        for i in range(count):
+            if load32(entry + 4) == 0 and not is_hole(entry):
+                return i
+            entry += ENTRY_SIZE
+    finally:
+        PyBuffer_Release(&index)
+    return count
 
 
 cdef Py_ssize_t verify_frames(

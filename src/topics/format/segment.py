@@ -20,7 +20,7 @@ An entry of `.idx`; the entry of seq s is number s - first:
 
     off  size   field
       0     4   offset       of the frame in `.data`; a segment stays below 4 GiB
-      4     4   length       of the frame with its prefix; 0 in a hole
+      4     4   length       of the frame with its prefix; 0 in a hole and nowhere else
       8     8   ts
      16     1   flags        1 has tag, 2 has node, 4 hole: a seq without a frame; high bits as in the frame
      17     3   accounted    compact data + meta bytes (saturates), so that caps need not read `.data`

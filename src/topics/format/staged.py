@@ -202,7 +202,7 @@ def restamp_staged(
     for i in range(count):
         offset, length, ts, entry_flags, accounted = ENTRY.unpack_from(entries, (start_index + i) * ENTRY_SIZE)
         at = offset - base
-        is_hole = bool(entry_flags & HOLE) or length == 0
+        is_hole = bool(entry_flags & HOLE)
         if not is_hole:
             if not _is_staged(view, at, length):
                 return i

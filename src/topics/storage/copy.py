@@ -18,7 +18,15 @@ from topics.format.checksum import xxh3_64
 from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
 from topics.format.mending import has_lost_place
-from topics.format.ops import SEGMENT_LAYOUT, collect_keys, collect_tags, is_keyless, restamp, restamp_staged
+from topics.format.ops import (
+    SEGMENT_LAYOUT,
+    collect_keys,
+    collect_tags,
+    find_blank,
+    is_keyless,
+    restamp,
+    restamp_staged,
+)
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
 from topics.format.tags import KEYS_MAGIC, build_tags
 from topics.host.clock import Clock
@@ -343,8 +351,10 @@ class TopicCopy:
         handles = self.tools.handles
         size = active.count * ENTRY_SIZE
         idx_file = handles.file(active.path("idx"))
-        entries = handles.rebuilt(active) if active.foreign else read_exact(idx_file, 0, size)
-        if active.foreign:
+        entries = b"" if active.foreign else read_exact(idx_file, 0, size)
+        # Its hash vouches for the index from now on, so what turned to zeros meanwhile must not get one.
+        if active.foreign or find_blank(entries, active.count) < active.count:
+            entries = handles.rebuilt(active)
             write_all(idx_file, 0, [entries])
             active.foreign = False
         if idx_file.size() > size:

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from topics.format.checksum import xxh3_64
 from topics.format.mending import NO_PLACE, make_index
+from topics.format.ops import find_blank
 from topics.format.segment import ENTRY
 from topics.format.tags import TagIndex
 from topics.host.fs import File, Fs, read_exact
@@ -109,22 +110,37 @@ class Handles:
         return found
 
     def entries(self, segment: Segment, start: int, count: int) -> memoryview:
-        """Entries start .. start + count of a segment, proven against MANIFEST's hash or rebuilt from `.data`."""
+        """Entries start .. start + count of a segment, proven against MANIFEST's hash or rebuilt from `.data`.
+
+        Nothing else than a look at them tells entries that turned to zeros since they were proven, or were never proven
+        because their pair still grows: whoever used those would pass over their records in silence."""
         low, high = start * ENTRY.size, (start + count) * ENTRY.size
         path = segment.path("idx")
-        if not (segment.sealed or segment.foreign):
+        if segment.sealed or segment.foreign:
+            found = self._entries(segment, path, high)[low:high]
+        else:
             try:
-                return memoryview(read_exact(self.file(path), low, high - low))
+                found = memoryview(read_exact(self.file(path), low, high - low))
             except (OSError, EOFError) as error:
                 raise unreadable(path, error) from error
+        return found if find_blank(found, count) == count else self._made_again(segment, path)[low:high]
+
+    def _entries(self, segment: Segment, path: str, size: int) -> memoryview:
         with self._lock:
             view = self._maps.get(path)
-            if view is not None and len(view) >= high:
+            if view is not None and len(view) >= size:
                 self._maps.move_to_end(path)
-                return view[low:high]
+                return view
         view = self._proven(segment)
         self._remember(path, view)
-        return view[low:high]
+        return view
+
+    def _made_again(self, segment: Segment, path: str) -> memoryview:
+        self._known.pop(path, None)
+        view = memoryview(self.rebuilt(segment))
+        if segment.sealed:
+            self._remember(path, view)
+        return view
 
     def is_warm(self, segment: Segment, start: int, count: int, bytes_max: int) -> bool:
         """True if entries start .. start + count of a sealed segment, and about `bytes_max` bytes of what they point
@@ -144,7 +160,8 @@ class Handles:
             try:
                 path = segment.path("idx")
                 view = self._open_map(path)[:size]
-                # Proven once in this life is enough: each frame read through an entry is checked anyway.
+                # Proven once in this life is enough: each frame read through an entry is checked anyway, and each
+                # entry for being one.
                 known = self._known.get(path) == segment.idx_xxh3
                 if len(view) == size and (known or self._check(path, view, segment)):
                     return view
@@ -157,6 +174,13 @@ class Handles:
             return False
         self._known[path] = segment.idx_xxh3
         return True
+
+    def is_index_whole(self, segment: Segment) -> bool:
+        """Whether the `.idx` of a sealed segment is on the disk as MANIFEST says, whatever it is read from."""
+        if xxh3_64(self._hints(segment)) == segment.idx_xxh3:
+            return True
+        self._open(segment.path("data"))  # absent = the pair was dropped meanwhile, and raises
+        return False
 
     def rebuilt(self, segment: Segment) -> bytes:
         """Entries made from `.data` alone; seqs that cannot be found there are marked so that reading one says so."""

@@ -247,12 +247,12 @@ def _proven(
 
 
 def scrub_segment(handles: Handles, topic_id: int, segment: Segment, dead: bytes | None) -> list[CorruptFile]:
-    """Read every frame of a sealed segment and name each live one that is damaged."""
+    """Read every frame of a sealed segment and name each live one that is damaged, and a damaged `.idx`."""
     part = Slice(topic_id, segment.first_seq, segment.count, dead, None, None, segment)
     entries = handles.entries(segment, 0, segment.count)
     offsets = np.frombuffer(entries, dtype=ENTRY_DTYPE)["offset"]
     buffer = _mapped(handles, segment)
-    return [
+    damage = [
         CorruptFile(
             segment.path("data"),
             int(offsets[item.gap_from - segment.first_seq]),
@@ -261,3 +261,7 @@ def scrub_segment(handles: Handles, topic_id: int, segment: Segment, dead: bytes
         for item in _proven(part, buffer, entries, 0, segment.count, SEGMENT_LAYOUT, 0)
         if isinstance(item, Gap)
     ]
+    if not handles.is_index_whole(segment):
+        path = segment.path("idx")
+        damage.append(CorruptFile(path, 0, "its checksum does not match; its records are found without it"))
+    return damage

@@ -105,6 +105,22 @@ def test_only_live_entries_are_measured(ops: ModuleType) -> None:
     assert ops.measure_entries(packed, 2, b"\1\1") == (0, 0)
 
 
+@needs_kernel
+@given(st.lists(st.binary(min_size=20, max_size=20) | st.just(bytes(20)), max_size=6), st.integers(0, 7))
+def test_twins_find_the_same_blank_entry(entries: list[bytes], count: int) -> None:
+    assert_same("find_blank", b"".join(entries), count)
+
+
+def test_an_entry_of_zeros_is_no_hole(ops: ModuleType) -> None:
+    data, idx = segment(ops, BATCH, b"\0\1\0\0")
+    assert ops.find_blank(idx, 4) == 4
+    blank = bytearray(idx)
+    blank[2 * ENTRY_SIZE : 3 * ENTRY_SIZE] = bytes(ENTRY_SIZE)
+    assert ops.find_blank(blank, 4) == 2
+    assert ops.find_blank(blank, 2) == 2
+    assert ops.verify(data, blank, 0, 4, 10, SEGMENT_LAYOUT, 0, 0) == 2
+
+
 def test_runs_cover_as_many_entries_as_the_bytes_allow(ops: ModuleType) -> None:
     packed = b"".join(ENTRY.pack(offset, 10, 0, 0, b"abc") for offset in (100, 110, 125, 500, 510, 90))
     assert ops.find_runs(packed, 6, 1000, 5) == [(0, 3, 100, 135), (3, 5, 500, 520), (5, 6, 90, 100)]
