@@ -217,7 +217,10 @@ ROUTES: Final = (
     Route(
         "POST", f"{TOPIC}/delete", DELETE, diff.delete, "Delete records by seq or tag", body=DeleteIn, answer=Deleted
     ),
-    Route("POST", f"{TOPIC}/claim", READ | WRITE, queues.claim, "Lease jobs of a queue", body=ClaimIn, answer=ClaimOut),
+    Route(
+        "POST", f"{TOPIC}/claim", READ | WRITE, queues.claim, "Lease jobs of a queue, at most 8 MiB of them",
+        body=ClaimIn, answer=ClaimOut,
+    ),
     Route("POST", f"{TOPIC}/ack", WRITE, queues.ack, "Done with jobs: they are deleted", body=AckIn, answer=AckOut),
     Route("POST", f"{TOPIC}/nack", WRITE, queues.nack, "Give jobs back, now or later", body=NackIn, answer=NackOut),
     Route("POST", f"{TOPIC}/extend", WRITE, queues.extend, "Hold jobs for longer", body=ExtendIn, answer=ExtendOut),

@@ -57,8 +57,6 @@ from topics.storage.topic import Topic
 T = TypeVar("T")
 
 FETCH_MAX: Final = 1000
-FETCH_BYTES: Final = 8 << 20
-"""What one answer holds at most: it is rendered in memory whole, while everybody else waits. The same as of a diff."""
 PENDING_PAGE: Final = 1000
 
 LOOK_MS: Final = 250
@@ -108,7 +106,8 @@ class Asked:
 
 def within(most: int, bytes_max: int | None) -> tuple[int, int]:
     """What a fetch may ask for, of records and of bytes."""
-    return min(max(most, 1), FETCH_MAX), FETCH_BYTES if bytes_max is None else min(max(bytes_max, 1), FETCH_BYTES)
+    size = limits.FETCH_BYTES
+    return min(max(most, 1), FETCH_MAX), size if bytes_max is None else min(max(bytes_max, 1), size)
 
 
 class ConsumerGroups:

@@ -35,7 +35,7 @@ class LocalQueue:
         self.topic = topic
 
     def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> list[Job]:
-        """Up to `max` jobs, leased to `node`; `lease_ms` None = for as long as the queue says."""
+        """Up to `max` jobs or 8 MiB of them, leased to `node`; `lease_ms` None = for as long as the queue says."""
         _check_node(node)
         hand: Hand = self._drive(self._queues.claim(self.topic, node, max, lease_ms))
         rows = {row[0]: row for row in hand.rows}

@@ -79,6 +79,10 @@ DELAY_MS: Final = 86_400_000
 LEASE_MS: Final = 86_400_000
 """The longest delay of a job and the longest lease: whoever wants more asks again within the day."""
 
+FETCH_BYTES: Final = 8 * 1024 * 1024
+"""What one claim or fetch gives at most, its first record whatever its size: an answer is rendered in memory whole,
+while everybody else waits. The same as of a diff."""
+
 SEQS_PER_CALL: Final = 1000
 """Jobs that one ack, nack or extend names: it is judged in one go."""
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topics.format.control import Selector
+from topics.model import limits
 from topics.model.leaserows import LeaseRow, LeaseRun
 from topics.model.record import Gap
 from topics.rules.gap import floor_gap
-from topics.rules.group import Group
 from topics.rules.lease_values import READY, Ask, Deal
 from topics.storage.alive import live_runs
+from topics.storage.budget import Budget
 from topics.storage.grouping import Place, check, order_claimed, order_parked
 from topics.storage.leasing import Now, reserve_tokens, rows_of_grants
 from topics.storage.names import TAGS, name_tail, not_gone, sealed_segments, search_segment
@@ -81,11 +82,11 @@ def order_fetch(
     leases, most = group.leases, group.config.max_deliveries
     began = leases.position
     deals: list[Deal] = []
-    left = _Budget(topic, ask.most, bytes_max)
+    left = Budget(topic, ask.most, bytes_max)
     if claim_idle_ms is not None:
-        deals.append(left.trim(group, leases.deal_idle(ask, now.ms, claim_idle_ms, None, most), now))
+        deals.append(left.trim(leases, leases.deal_idle(ask, now.ms, claim_idle_ms, None, most), now.ms))
     if leases.tally[READY] and left.records:
-        deals.append(left.trim(group, leases.deal([ask._replace(most=left.records)], iter(()), most), now))
+        deals.append(left.trim(leases, leases.deal([ask._replace(most=left.records)], iter(()), most), now.ms))
     fetched = Fetched()
     room = group.room()
     if left.records and not room:
@@ -95,7 +96,7 @@ def order_fetch(
         if gap is not None:
             leases.position = gap.gap_to + 1
             fetched.gap = gap
-        seqs, through = left.choose(min(left.records, room), leases.position, end, matches)
+        seqs, through = _choose(left, min(left.records, room), leases.position, end, matches)
         if not deals and isinstance(seqs, range) and leases.begin(seqs):
             fetched.rows = LeaseRun(seqs, topic.tokens.take(len(seqs)), now.ms + ask.lease_ms, 1)
         else:
@@ -114,6 +115,7 @@ def order_idle_claim(place: Place, ask: Ask, min_idle_ms: int, seqs: Sequence[in
     reserve_tokens(place.topic, place.shard, now, ask.most)
     leases = place.group.leases
     deal = leases.deal_idle(ask, now.ms, min_idle_ms, seqs, place.group.config.max_deliveries)
+    Budget(place.topic, ask.most, limits.FETCH_BYTES).trim(leases, deal, now.ms)
     grants = deal.grants[0]
     fetched = Fetched(rows_of_grants(grants, place.topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
     _finish(place, ask, deal.spent, leases.position, fetched, now)
@@ -143,7 +145,7 @@ def stream_fetch(place: Place, most: int, bytes_max: int, matches: Matches | Non
         cursor = gap.gap_to + 1
         fetched.gap = gap
         group.counters.lost += gap.missed
-    seqs, through = _Budget(topic, most, bytes_max).choose(most, cursor, end, matches)
+    seqs, through = _choose(Budget(topic, most, bytes_max), most, cursor, end, matches)
     group.handed = max(cursor, through + 1, seqs[-1] + 1 if seqs else 0)
     group.counters.delivered += len(seqs)
     fetched.rows = [(seq, 0, 0, 1) for seq in seqs]
@@ -151,59 +153,20 @@ def stream_fetch(place: Place, most: int, bytes_max: int, matches: Matches | Non
     return fetched
 
 
-class _Budget:
-    """How much more one answer may hold: its first record always."""
-
-    __slots__ = ("bytes", "records", "topic", "used")
-
-    def __init__(self, topic: Topic, records: int, bytes_max: int) -> None:
-        self.topic = topic
-        self.records = records
-        self.bytes = bytes_max
-        self.used = False
-
-    def trim(self, group: Group, deal: Deal, now: Now) -> Deal:
-        """What is too much goes back to where it was."""
-        grants = deal.grants[0]
-        keep = self.take([seq for seq, _ in grants])
-        if keep < len(grants):
-            group.leases.give_back([seq for seq, _ in grants[keep:]], now.ms)
-            deal.grants[0] = grants[:keep]
-        return deal
-
-    def take(self, seqs: Sequence[int]) -> int:
-        """How many of them there is room for."""
-        taken = 0
-        if seqs and seqs[-1] - seqs[0] < 2 * len(seqs):
-            whole = self.topic.measure(seqs[0], seqs[-1])[1]
-            if whole <= self.bytes:
-                taken, self.bytes = len(seqs), self.bytes - whole
-        for seq in seqs[taken:]:
-            size = self.topic.measure(seq, seq)[1]
-            if size > self.bytes and self.used:
-                self.bytes = 0
-                break
-            self.bytes -= size
-            self.used = True
-            taken += 1
-        self.records -= taken
-        self.used = self.used or taken > 0
-        return taken
-
-    def choose(self, most: int, first: int, end: int, matches: Matches | None) -> tuple[Sequence[int], int]:
-        """Live seqs from `first` on that may be handed out, and how far that is all of them."""
-        topic = self.topic
-        end = _sure_end(topic, first, end)
-        if matches is None:
-            seqs: Sequence[int] = _live(topic, first, end, most)
-            through = end - 1 if len(seqs) < most else 0
-        else:
-            there = [seq for seq in matches.seqs if first <= seq < end]
-            live = not_gone(topic, np.array(there, dtype=np.uint64)).tolist()
-            seqs = live[:most]
-            through = min(matches.through, end - 1) if len(live) <= most else 0
-        room = self.take(seqs)
-        return (seqs, through) if room == len(seqs) else (seqs[:room], 0)
+def _choose(left: Budget, most: int, first: int, end: int, matches: Matches | None) -> tuple[Sequence[int], int]:
+    """Live seqs from `first` on that may be handed out, and how far that is all of them."""
+    topic = left.topic
+    end = _sure_end(topic, first, end)
+    if matches is None:
+        seqs: Sequence[int] = _live(topic, first, end, most)
+        through = end - 1 if len(seqs) < most else 0
+    else:
+        there = [seq for seq in matches.seqs if first <= seq < end]
+        live = not_gone(topic, np.array(there, dtype=np.uint64)).tolist()
+        seqs = live[:most]
+        through = min(matches.through, end - 1) if len(live) <= most else 0
+    room = left.take(seqs)
+    return (seqs, through) if room == len(seqs) else (seqs[:room], 0)
 
 
 def _sure_end(topic: Topic, first: int, end: int) -> int:

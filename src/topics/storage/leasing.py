@@ -14,6 +14,7 @@ from typing import NamedTuple
 from topics.format.control import Delete, LeaseEvent, TokenWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.prepared import Prepared
+from topics.model import limits
 from topics.model.config import Durability
 from topics.model.errors import InvalidRecord, TopicsError
 from topics.model.job import Why
@@ -21,6 +22,7 @@ from topics.model.leaserows import LeaseRow, LeaseRun, seqs_of
 from topics.rules.lease_values import READY, Ask, Grant
 from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
+from topics.storage.budget import Budget
 from topics.storage.effect import Effect
 from topics.storage.queue import Queue
 from topics.storage.submission import Buffers, Submission, WaitFirst
@@ -29,6 +31,8 @@ from topics.storage.wal import Shard
 
 _WINDOW_MIN = 64
 """Fresh seqs that are looked at together, however few are wanted."""
+_FEW = limits.FETCH_BYTES // (limits.RECORD_BYTES + limits.META_BYTES)
+"""Jobs that one answer has room for, whatever their size."""
 
 
 class Now(NamedTuple):
@@ -64,22 +68,23 @@ def queue_of(topic: Topic) -> Queue:
 
 
 def order_claim(topic: Topic, shard: Shard, asks: Sequence[Ask], now: Now, in_turn: bool = False) -> Claims:
-    """Deal what there is to those who ask, round robin or to each `in_turn`. Raises WaitFirst where no lease ids are
-    left."""
+    """Deal what there is to those who ask, round robin or to each `in_turn`, at most limits.FETCH_BYTES to each. Raises
+    WaitFirst where no lease ids are left."""
     queue, config = queue_of(topic), topic.ordered.config
     _check(topic, shard)
     sweep(topic, shard, now)
     wanted = sum(ask.most for ask in asks)
     reserve_tokens(topic, shard, now, wanted)
     most = config.max_deliveries if config.dead_letter is not None else 0
+    heavy = topic.bytes > limits.FETCH_BYTES and any(ask.most > _FEW for ask in asks)
     claims = None
     if (in_turn or len(asks) == 1) and not queue.leases.tally[READY]:
-        claims = _claim_fresh(topic, asks, wanted, now)
+        claims = _claim_fresh(topic, asks, wanted, heavy, now)
     if claims is None:
-        deal = queue.leases.deal(asks, fresh_seqs(topic, queue.leases.position, wanted), most, in_turn)
-        claims = Claims([], deal.spent)
-        for ask, grants in zip(asks, deal.grants, strict=True):
-            claims.hands.append(rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
+        claims = Claims([], [])
+        # What one hand has no room for is the next one's first, so where that may be they are dealt one by one.
+        for some in [[ask] for ask in asks] if heavy and in_turn else [asks]:
+            _claim_any(topic, some, most, in_turn, heavy, now, claims)
     events = [(ask.holder, rows) for ask, rows in zip(asks, claims.hands, strict=True) if rows]
     sync = config.leases_durable and config.commit_class == Durability.FSYNC
     claims.submission = _order_event(topic, shard, LeaseEvent.CLAIMED, events, now, sync)
@@ -91,19 +96,47 @@ def rows_of_grants(grants: Sequence[Grant], token: int, until: int) -> list[Leas
     return [(seq, number, until, count) for number, (seq, count) in enumerate(grants, token)]
 
 
-def _claim_fresh(topic: Topic, asks: Sequence[Ask], wanted: int, now: Now) -> Claims | None:
+def _claim_any(
+    topic: Topic, asks: Sequence[Ask], most: int, in_turn: bool, heavy: bool, now: Now, claims: Claims
+) -> None:
+    """Deal what came back, then what is fresh."""
+    leases = queue_of(topic).leases
+    fresh = fresh_seqs(topic, leases.position, sum(ask.most for ask in asks))
+    deal = leases.deal(asks, fresh, most, in_turn)
+    claims.spent += deal.spent
+    for hand, ask in enumerate(asks):
+        if heavy:
+            Budget(topic, ask.most, limits.FETCH_BYTES).trim(leases, deal, now.ms, hand)
+        grants = deal.grants[hand]
+        claims.hands.append(rows_of_grants(grants, topic.tokens.take(len(grants)), now.ms + ask.lease_ms))
+
+
+def _claim_fresh(topic: Topic, asks: Sequence[Ask], wanted: int, heavy: bool, now: Now) -> Claims | None:
     """Deal in turn where all that are wanted follow each other; None where it is not as simple as that."""
     leases = queue_of(topic).leases
     first = topic.dead.next_live(leases.position, topic.head + 1)
     seqs = range(first, min(first + wanted, topic.head + 1))
-    if not seqs or topic.gone_mask(first, len(seqs), topic.ordered.overlay) is not None or not leases.begin(seqs):
+    if not seqs or topic.gone_mask(first, len(seqs), topic.ordered.overlay) is not None:
+        return None
+    most = _shares(topic, seqs, asks) if heavy else [ask.most for ask in asks]
+    seqs = seqs[: sum(most)]
+    if not leases.begin(seqs):
         return None
     claims, token, at = Claims([], []), topic.tokens.take(len(seqs)), 0
-    for ask in asks:
-        mine = seqs[at : at + ask.most]
+    for ask, share in zip(asks, most, strict=True):
+        mine = seqs[at : at + share]
         claims.hands.append(LeaseRun(mine, token + at, now.ms + ask.lease_ms, 1))
         at += len(mine)
     return claims
+
+
+def _shares(topic: Topic, seqs: range, asks: Sequence[Ask]) -> list[int]:
+    """How many of them each may have, in turn."""
+    shares, at = [], 0
+    for ask in asks:
+        shares.append(Budget(topic, ask.most, limits.FETCH_BYTES).take(seqs[at : at + ask.most]))
+        at += shares[-1]
+    return shares
 
 
 def fresh_seqs(topic: Topic, start: int, wanted: int) -> Iterator[int]:

@@ -347,6 +347,17 @@ def test_a_fetch_holds_no_more_than_a_diff_whatever_is_asked_for(api: Api, topic
     assert fetch(api, topic, max_bytes=1 << 40) == [9, 10]
 
 
+def test_a_take_over_holds_no_more_than_a_diff_and_leaves_the_rest_where_it_was(api: Api, topic: str) -> None:
+    make(api, topic)
+    for _ in range(5):
+        api.append(topic, *["x" * 1_000_000] * 2)
+    assert fetch(api, topic) + fetch(api, topic) == list(range(1, 11))
+    taken = ok(post(api, topic, "claim", member="other", min_idle_ms=0, max=100))
+    assert [record["$seq"] for record in taken["records"]] == list(range(1, 9))
+    assert ack(api, topic, 9, 10)["acked"] == 2
+    assert ack(api, topic, *range(1, 9), member="other")["acked"] == 8
+
+
 def test_a_group_at_its_pending_limit_hands_out_only_what_is_reclaimable(api: Api, topic: str) -> None:
     make(api, topic, 4, max_pending=2)
     body = ok(post(api, topic, "fetch", member="m"))

@@ -54,6 +54,24 @@ def test_metrics_count_jobs_and_leases(api: Api, topic: str) -> None:
 # -- claim -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_claim_holds_no_more_than_a_diff_and_the_rest_stays_claimable(api: Api, topic: str) -> None:
+    queue(api, topic, max_deliveries=5)
+    for _ in range(6):
+        assert api.append(topic, *["x" * 1_000_000] * 2).status == 200
+    held = claim(api, topic, max=100)
+    assert seqs(held) == list(range(1, 9))
+    assert counts(api, topic) == (4, 8, 0)
+    rest = claim(api, topic, "other", max=100)
+    assert [(job["$seq"], job["deliveries"]) for job in rest] == [(9, 1), (10, 1), (11, 1), (12, 1)]
+    for node, jobs in (("n", held), ("other", rest)):
+        assert post(api, topic, "nack", node=node, seqs=seqs(jobs)).status == 200
+    assert seqs(claim(api, topic, max=100)) == list(range(1, 9))
+    assert counts(api, topic) == (4, 8, 0)
+    assert [(job["$seq"], job["deliveries"]) for job in claim(api, topic, max=100)] == [
+        (9, 2), (10, 2), (11, 2), (12, 2),
+    ]  # fmt: skip
+
+
 def test_a_claim_answers_jobs_with_their_lease(api: Api, topic: str) -> None:
     queue(api, topic)
     api.append(topic, {"data": {"x": 1}, "tag": "t", "node": "maker", "meta": {"m": 1}}, {"data": ',"$node":"x"'})
