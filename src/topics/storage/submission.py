@@ -132,12 +132,12 @@ class Submission:
         return self.ceiling is None or self.ceiling()
 
     def complete(self) -> None:
-        self.state = _DONE
         self.buffers = NO_BUFFERS
         apply, self.apply = self.apply, _nothing
         self.on_fail = self.ceiling = None  # as `_let_go` does
         try:
             apply(self)
+            self.state = _DONE  # and not before: others look at it without the lock
         except BaseException as error:
             # Committed, and not applied: nobody may take it for done. Replay will apply it.
             self.state = State.FAILED

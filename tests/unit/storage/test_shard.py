@@ -111,6 +111,17 @@ def test_an_urgent_submission_is_synced_with_its_write() -> None:
     assert bench.shard.dirty_since_ns is None
 
 
+def test_what_is_being_applied_is_not_settled_yet() -> None:
+    """Others look without the lock, and its caller would be told that it is done though applying it may still fail."""
+    bench = Bench()
+    seen: list[bool] = []
+    submission = Submission(1, [FRAME], lambda one: seen.append(one.settled), needs_sync=False)
+    bench.shard.submit(submission)
+    bench.step()
+    assert seen == [False]
+    assert submission.settled
+
+
 def test_a_lane_completes_in_order_even_if_a_later_one_is_ready() -> None:
     bench = Bench()
     open_gate = False
