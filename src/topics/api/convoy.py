@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ class Slotted(Protocol):
     def give_slot(self) -> None: ...
 
 
-class Convoy:
+class Convoy(ABC):
     """The store releases it when its submission is settled."""
 
     __slots__ = ("_service", "submission")
@@ -28,9 +29,9 @@ class Convoy:
         self.submission: Submission | None = None
         """Set by the broker, under the store's lock: from then on it may be released."""
 
+    @abstractmethod
     def resume(self) -> None:
         """On the loop: the submission is settled."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """By the store, under its lock."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 import msgspec
@@ -79,13 +80,13 @@ class JobConvoy(Convoy, Generic[T]):
         assert self.submission.shard is not None
         return self.submission.shard.index
 
+    @abstractmethod
     def _order(self, tickets: list[Ticket[T]]) -> list[Ticket[T]]:
         """Those that go on from here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answers(self, now_ns: int) -> list[bytes]:
         """The bodies for them, up to the performance block."""
-        raise NotImplementedError
 
     def _spent(self, now_ns: int) -> bytes:
         """What the performance block says besides the whole time."""
@@ -188,7 +189,7 @@ class AckConvoy(JobConvoy[Done]):
         return synced_in(now_ns - self._ordered_ns) if synced else b""
 
 
-class JobExpress(Generic[T]):
+class JobExpress(ABC, Generic[T]):
     """Calls of one kind to one queue, by heads that ask for the same."""
 
     __slots__ = ("_config", "_fits", "_names", "_terminal", "key", "plain_max")
@@ -205,9 +206,9 @@ class JobExpress(Generic[T]):
         self._config: TopicConfig | None = None
         self._fits = False
 
+    @abstractmethod
     def read(self, body: bytes) -> tuple[T, int]:
         """What is asked for, and how many jobs that may be; raises TopicsError where the usual way has to say why."""
-        raise NotImplementedError
 
     def is_there(self, topic: Topic) -> bool:
         """Whether the topic has what such calls are about."""
@@ -233,7 +234,7 @@ class JobExpress(Generic[T]):
         convoy = station.others.get((self.kind, names))
         if convoy is None:
             convoy = self.convoy(station.service, names)
-        assert isinstance(convoy, JobConvoy)
+        assert isinstance(convoy, self.convoy)
         if convoy.jobs + jobs > _JOBS_MAX:
             return False
         if self.key is not ANYONE and not terminal.slots.take(self.key):
