@@ -184,6 +184,8 @@ class JobLedger:
             if seq in topic.dead or seq > topic.head:
                 continue
             found = entries.get(seq)
+            if found is None and not seen.token and seen.kind == Kind.READY:
+                continue  # nobody was ever given it: it is as good as fresh
             if found is None or found.deliveries < seen.deliveries or found.token_of(seq) < seen.token:
                 raise Violation(f"{name!r}: job {seq} was {seen}, and is {found} now")
             counts += seen.deliveries > 0

@@ -194,6 +194,9 @@ class LeaseLife(RuleBasedStateMachine):
             paper = found.copy()
             paper.restart(self.wall, self.now, self.config.leases_durable)
             difference = self.difference(paper)
+            # What came back without a count is as good as fresh to whoever looks, and yet an earlier state.
+            if not difference and not paper.items.keys() <= self.leases().entries.keys():
+                difference = "what came back was never given"
             if not difference:
                 break
             why = why or difference
