@@ -209,6 +209,7 @@ class Client:
         if old == Durability.EPHEMERAL != new:
             left = tuple(seq for seq in state.records if seq in state.ram)
             holes = tuple(seq for seq, why in state.lost.items() if seq in state.ram and why == "source_trim")
+            self.counts["group settled in RAM"] += self.groups.ledger.left_ram(self.store.topic(name), token)
         if old != new:
             self.counts["class change"] += 1
         assert instance is not None

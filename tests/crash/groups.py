@@ -66,7 +66,7 @@ class Told:
     live: dict[int, tuple[str, int]] = field(default_factory=dict)
     """seq -> (holder, until), of leases given in this life."""
     ram: set[int] = field(default_factory=set)
-    """Leases that the log never heard of: nor will it understand what becomes of them."""
+    """Leases that the log has not heard of: nor does it understand what becomes of them."""
 
 
 @dataclass
@@ -105,6 +105,15 @@ class GroupLedger:
                 told.ram.add(seq)
             else:
                 told.ram.discard(seq)
+
+    def left_ram(self, topic: Topic, token: Submission) -> int:
+        """What was done with leases in RAM is logged by what ends that: its acks are as good as this. How many."""
+        settled = 0
+        for told in self.topics[topic.id].groups.values():
+            settled += sum(len(seqs) for seqs, ack in told.acks if ack is None)
+            told.acks = [(seqs, token if ack is None else ack) for seqs, ack in told.acks]
+            told.ram.clear()
+        return settled
 
     def begin_anew(self, topic: Topic, name: str, start: int, token: Submission | None, hold: int | None) -> None:
         """The group is made, or somebody sought."""
