@@ -6,6 +6,7 @@ xdist group (`--dist loadgroup`).
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.process.shared = True
     yield server
     server.stop()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    """A new one whose records are durable as soon as they are there."""
+    name = f"topic{next(_numbers)}"
+    server.client.create(name, durability="fsync")
+    return name
 
 
 Loader = Callable[..., "DataFrame"]

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Server
 
-_names = iter(range(1_000_000))
-
-
-@pytest.fixture
-def topic(server: Server) -> str:
-    """One whose records are durable as soon as they are there."""
-    name = f"pipe{next(_names)}"
-    server.client.create(name, durability="fsync")
-    return name
-
 
 def options(server: Server, topic: str, table: Path, **more: Any) -> PipelineOptions:
     return PipelineOptions(table=str(table), url=server.url, topics=topic, **more)

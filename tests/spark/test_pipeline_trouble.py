@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Server
 
-_names = iter(range(1_000_000))
-
-
-@pytest.fixture
-def topic(server: Server) -> str:
-    name = f"trouble{next(_names)}"
-    server.client.create(name, durability="fsync")
-    return name
-
 
 def test_named_topic_without_history_is_told_beside_the_others(
     spark: SparkSession, server: Server, tmp_path: Path

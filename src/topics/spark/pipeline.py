@@ -155,14 +155,14 @@ def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> It
     """One round over all chosen topics. A topic's own trouble is told and does not stop the others."""
     check_folder(options.table)
     origin = options.origin()
-    marks = Marks(options, origin)
     heads, refused = chosen(options, origin)
     for name, why in refused.items():
         yield Exported(name, 0, 0, error=why)
+    exporter = Exporter(spark, options, origin)
     for name, head in sorted(heads.items()):
         began = time.monotonic()
         try:
-            yield export(spark, options, origin, marks, name, head)
+            yield exporter.export(name, head)
         except TopicsError as error:
             yield Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
 
@@ -190,96 +190,104 @@ class Marks:
         return None
 
 
-def export(
-    spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, marks: Marks, name: str, head: Head
-) -> Exported:
-    history = History.load(options.table, name)
-    try:
-        mark = history.mark(head)
-    except Conflict:
-        if options.recreated == "fail" or history.owner[1] != name:
+class Exporter:
+    """What the topics of a round have in common: the session, the options, where topics are read and who is told."""
+
+    def __init__(self, spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin) -> None:
+        self._spark = spark
+        self._options = options
+        self._origin = origin
+        self._marks = Marks(options, origin)
+
+    def export(self, name: str, head: Head) -> Exported:
+        """What the topic's table does not have yet."""
+        options = self._options
+        history = History.load(options.table, name)
+        try:
+            mark = history.mark(head)
+        except Conflict:
+            if options.recreated == "fail" or history.owner[1] != name:
+                raise
+            return self._write_anew(history, head, keep=options.recreated == "new")
+        if history.table is not None:
+            history.check_columns(options.shreds)
+        return self._export(history, head, mark)
+
+    def rebuild(self, name: str, head: Head) -> Exported:
+        """The topic's table anew, at least as far as it goes now."""
+        drop_lost = self._options.drop_lost
+        history = History.load(self._options.table, name)
+        if history.table is None:
+            return self._export(history, head, 1)
+        try:
+            least = history.mark(head)
+        except Conflict:  # the table of another instance, of which the topic has nothing
+            if not drop_lost:
+                raise
+            least = 1
+        if not drop_lost:
+            _check_replaceable(self._origin, history, head, least)
+        return self._write_anew(history, head, least)
+
+    def _write_anew(self, history: History, head: Head, least: int = 1, keep: bool = False) -> Exported:
+        """A table from the first record on, at least up to `least`, in place of the one that is there; that one goes
+        when its successor is complete, unless it is to be kept aside."""
+        aside = history.put_aside()
+        try:
+            done = self._export(history, head, 1, least)
+        except BaseException:
+            history.put_back(aside)
             raise
-        return _write_anew(spark, options, origin, marks, history, head, keep=options.recreated == "new")
-    if history.table is not None:
-        history.check_columns(options.shreds)
-    return _export(spark, options, origin, marks, history, head, mark)
+        if not keep:
+            remove(aside)
+            return done
+        return replace(done, note=_joined_notes(done.note, f"the table before it is {aside}"))
 
-
-def _write_anew(
-    spark: Callable[[], SparkSession],
-    options: PipelineOptions,
-    origin: Origin,
-    marks: Marks,
-    history: History,
-    head: Head,
-    least: int = 1,
-    keep: bool = False,
-) -> Exported:
-    """A table from the first record on, at least up to `least`, in place of the one that is there; that one goes when
-    its successor is complete, unless it is to be kept aside."""
-    aside = history.put_aside()
-    try:
-        done = _export(spark, options, origin, marks, history, head, 1, least)
-    except BaseException:
-        history.put_back(aside)
-        raise
-    if not keep:
-        remove(aside)
-        return done
-    note = f"the table before it is {aside}"
-    return replace(done, note=note if done.note is None else f"{done.note}; {note}")
-
-
-def _export(
-    spark: Callable[[], SparkSession],
-    options: PipelineOptions,
-    origin: Origin,
-    marks: Marks,
-    history: History,
-    head: Head,
-    mark: int,
-    least: int = 0,
-) -> Exported:
-    """What lies behind the mark. With `least` a table is made in any case, and goes at least that far."""
-    began = time.monotonic()
-    name = history.topic
-    note = marks.tell(name, head, mark)
-    spans, losses, end = _plan(options, origin, name, head, mark, least)
-    if losses and options.gap_fails:
-        lost = losses[0]
-        raise RecordsLost(
-            f"records {lost.gap_from} to {lost.gap_to} of topic {name!r} are lost ({lost.reason}) before they were "
-            "exported: run without --on-gap fail to note it in the table and go on"
+    def _export(self, history: History, head: Head, mark: int, least: int = 0) -> Exported:
+        """What lies behind the mark. With `least` a table is made in any case, and goes at least that far."""
+        began = time.monotonic()
+        options, name = self._options, history.topic
+        note = self._marks.tell(name, head, mark)
+        spans, losses, end = _plan(options, self._origin, name, head, mark, least)
+        if losses and options.gap_fails:
+            lost = losses[0]
+            raise RecordsLost(
+                f"records {lost.gap_from} to {lost.gap_to} of topic {name!r} are lost ({lost.reason}) before they were "
+                "exported: run without --on-gap fail to note it in the table and go on"
+            )
+        if end <= mark and not least:
+            return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
+        waited = time.monotonic()
+        session = self._spark() if spans else None
+        began += time.monotonic() - waited  # to start Spark is not to export
+        if history.table is None:
+            history.create(head, options.shreds)
+        written = _write(session, Writer(history.folder, self._origin, options.shreds), spans)
+        losses += [loss for one in written for loss in one.losses]
+        history.commit(head, end, written, losses)
+        note = self._marks.tell(name, head, end, committed=True)
+        joined = 0
+        try:
+            joined = history.tidy() if options.compact else 0
+        except StorageError as error:
+            note = _joined_notes(note, error.message)
+        return Exported(
+            name,
+            mark,
+            end,
+            rows=sum(one.rows for one in written),
+            files=sum(bool(one.path) for one in written),
+            bytes=sum(one.size for one in written),
+            seconds=time.monotonic() - began,
+            lag=head.head_seq + 1 - end,
+            gaps=tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses),
+            joined=joined,
+            note=note,
         )
-    if end <= mark and not least:
-        return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
-    waited = time.monotonic()
-    session = spark() if spans else None
-    began += time.monotonic() - waited  # to start Spark is not to export
-    if history.table is None:
-        history.create(head, options.shreds)
-    written = _write(session, history.folder, origin, options.shreds, spans)
-    losses += [loss for one in written for loss in one.losses]
-    history.commit(head, end, written, losses)
-    note = marks.tell(name, head, end, committed=True)
-    joined = 0
-    try:
-        joined = history.tidy() if options.compact else 0
-    except StorageError as error:
-        note = error.message if note is None else f"{note}; {error.message}"
-    return Exported(
-        name,
-        mark,
-        end,
-        rows=sum(one.rows for one in written),
-        files=sum(bool(one.path) for one in written),
-        bytes=sum(one.size for one in written),
-        seconds=time.monotonic() - began,
-        lag=head.head_seq + 1 - end,
-        gaps=tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses),
-        joined=joined,
-        note=note,
-    )
+
+
+def _joined_notes(*notes: str | None) -> str | None:
+    return "; ".join(filter(None, notes)) or None
 
 
 def _plan(
@@ -301,21 +309,18 @@ def _plan(
     return spans, losses, end
 
 
-def _write(
-    spark: SparkSession | None, folder: str, origin: Origin, shreds: tuple[Shred, ...], spans: list[Span]
-) -> list[Written]:
+def _write(spark: SparkSession | None, writer: Writer, spans: list[Span]) -> list[Written]:
     partitions = pack(spans, os.cpu_count() or 1, bytes_max=FILE_SOURCE_BYTES, bytes_min=SPREAD_BYTES)
     if not partitions or spark is None:
         return []
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    writer = Writer(folder, origin, shreds)
     context = spark.sparkContext
     try:
         found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
     except (PySparkException, Py4JError) as error:
-        raise StorageError(f"the files of {folder} were not written: {_last_words(str(error))}") from error
+        raise StorageError(f"the files of {writer.folder} were not written: {_last_words(str(error))}") from error
     return found
 
 
@@ -360,24 +365,12 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
     """Write every chosen table anew; the old one goes when its successor is complete."""
     check_folder(options.table)
     origin = options.origin()
-    marks = Marks(options, origin)
     heads, refused = chosen(options, origin)
     if refused:
         raise InvalidRequest("; ".join(refused.values()))
+    exporter = Exporter(spark, options, origin)
     for name, head in sorted(heads.items()):
-        history = History.load(options.table, name)
-        if history.table is None:
-            yield _export(spark, options, origin, marks, history, head, 1)
-            continue
-        try:
-            least = history.mark(head)
-        except Conflict:  # the table of another instance, of which the topic has nothing
-            if not options.drop_lost:
-                raise
-            least = 1
-        if not options.drop_lost:
-            _check_replaceable(origin, history, head, least)
-        yield _write_anew(spark, options, origin, marks, history, head, least)
+        yield exporter.rebuild(name, head)
 
 
 def _check_replaceable(origin: Origin, history: History, head: Head, mark: int) -> None:
