@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,11 +16,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.spark.proxy import WAIT_S, Proxy, kill_session, proxied
+from tests.spark.proxy import WAIT_S, kill_session, proxied
 from tests.spark.test_pipeline import exported, options, run, served
 from topics.model.errors import Conflict
 from topics.spark.history import History
-from topics.spark.pipeline import run_round
+from topics.spark.pipeline import read_status, rebuild, run_round
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Server
 
 
-def run_until(proxy: Proxy, pattern: str, table: Path, stop: Callable[[], bool]) -> bool:
+def run_until(
+    url: str, pattern: str, table: Path, stop: Callable[[], bool], command: tuple[str, ...] = ("run", "--once")
+) -> bool:
     """An exporter on the command line, killed with all its processes as soon as `stop` says so; False if it ended
     before."""
     exporter = subprocess.Popen(
-        [sys.executable, "-m", "topics.cli.main", "pipeline", "run", "--once", "--tail", "--topics", pattern,
+        [sys.executable, "-m", "topics.cli.main", "pipeline", *command, "--tail", "--topics", pattern,
          "--table", str(table)],
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "TOPICS_URL": proxy.url},
+        env={**os.environ, "TOPICS_URL": url},
     )  # fmt: skip
     end = time.monotonic() + WAIT_S
     try:
@@ -54,10 +57,10 @@ def kill_exporters(spark: SparkSession, server: Server, table: Path, prefix: str
         server.fill(topic, 0, 120, durability="fsync")
     with proxied(server) as proxy:
         requests = chance.randint(1, 4)
-        assert run_until(proxy, f"{prefix}.*", table, lambda: len(proxy.seen) >= requests)
+        assert run_until(proxy.url, f"{prefix}.*", table, lambda: len(proxy.seen) >= requests)
         # A file is there that no commit names: at once, or a little later, in the middle of a topic or between two.
         files, pause_s = chance.randint(1, 3), chance.random() / 4
-        assert run_until(proxy, f"{prefix}.*", table, lambda: len(list(table.glob("*/*.parquet"))) >= files)
+        assert run_until(proxy.url, f"{prefix}.*", table, lambda: len(list(table.glob("*/*.parquet"))) >= files)
         server.fill(topics[0], 120, 40)
         done = threading.Event()
         commits = len(list(table.glob("*/_delta_log/*.json")))
@@ -68,7 +71,7 @@ def kill_exporters(spark: SparkSession, server: Server, table: Path, prefix: str
                 return True
             return False
 
-        run_until(proxy, f"{prefix}.*", table, later)
+        run_until(proxy.url, f"{prefix}.*", table, later)
     asked = options(server, f"{prefix}.*", table, tail=True)
     assert [one.error for one in run_round(lambda: spark, asked) if one.error is not None] == []
     for topic in topics:
@@ -79,6 +82,33 @@ def test_exporter_killed_three_times_leaves_a_table_that_is_completed(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     kill_exporters(spark, server, tmp_path, "killed", random.Random(7))
+
+
+def test_table_that_a_killed_rebuild_put_aside_is_named_with_its_remedy_and_stays(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    server.fill(topic, 0, 60)
+    asked = options(server, topic, tmp_path, tail=True)
+    run(spark, asked)
+    before = exported(tmp_path, topic)
+    assert run_until(server.url, topic, tmp_path, lambda: any(tmp_path.glob("*.old-*")), ("rebuild",))
+    (aside,) = tmp_path.glob("*.old-*")
+    remedies = (f"rm -r {aside} keeps the new table", f"mv {aside} {tmp_path / topic} puts the old one back")
+
+    def named(words: str | None) -> bool:
+        return all(str(words).count(remedy) == 1 for remedy in remedies)
+
+    assert named(read_status(asked)[0].problem)
+    assert named(run(spark, asked).note)
+    assert named(run(spark, asked).note)  # also where there is nothing to do
+    (again,) = rebuild(lambda: spark, asked)
+    assert named(again.note)
+    assert exported(tmp_path, topic) == exported(tmp_path, aside.name) == before
+    shutil.rmtree(tmp_path / topic)
+    aside.rename(tmp_path / topic)
+    assert exported(tmp_path, topic) == before
+    (status,) = read_status(asked)
+    assert (status.problem, status.lag) == (None, 0)
 
 
 def overtaken(spark: SparkSession, server: Server, topic: str, table: Path) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from topics.model.errors import Conflict, InvalidRequest
+from topics.spark.aside import Aside, leftovers
 from topics.spark.history import History
 from topics.spark.parts import COLUMNS, Written, open_parquet
 from topics.spark.pipeline import check_folder
@@ -124,6 +125,24 @@ def test_commit_whose_answer_was_lost_is_looked_up(tmp_path: Path, arrives: bool
 def test_two_that_put_a_table_aside_do_so_once(tmp_path: Path) -> None:
     export(tmp_path)
     first, second = (History.load(str(tmp_path), "orders") for _ in range(2))
-    first.put_aside()
+    Aside.put(first)
     with pytest.raises(Conflict, match="moved away"):
-        second.put_aside()
+        Aside.put(second)
+
+
+def test_folder_beside_a_table_is_named_only_if_it_was_put_aside(tmp_path: Path) -> None:
+    export(tmp_path)
+    folder = str(tmp_path / "orders")
+    History.load(str(tmp_path), "orders.old-0a1b2c3d").create(HEAD, ())  # the table of a topic that is called so
+    (tmp_path / "orders.old-01234567").mkdir()
+    assert leftovers(folder, "orders") is None
+    aside = Aside.put(History.load(str(tmp_path), "orders"))
+    told = str(leftovers(folder, "orders"))
+    assert (told.count(aside.path), told.count("is the table of")) == (3, 1)
+    with patch("shutil.rmtree", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        aside.drop()
+    half = f"{folder}.gone-{aside.mark}"
+    assert leftovers(folder, "orders") == (
+        f"{half} is the rest of a table of topic 'orders' that was being removed: rm -r {half}"
+    )
+    assert leftovers(str(tmp_path / "nowhere" / "orders"), "orders") is None

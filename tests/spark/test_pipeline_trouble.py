@@ -178,9 +178,10 @@ def test_table_of_a_topic_made_again_is_kept_aside_or_replaced_or_stays(
     run(spark, asked)
     made_again(4)
     new = run(spark, replace(asked, recreated="new"))
-    (aside,) = tmp_path.glob("*.old-*")
+    (aside,) = tmp_path.glob("*.kept-*")
     assert (new.error, new.rows, new.note) == (None, 4, f"the table before it is {aside}")
     assert len(exported(tmp_path, aside.name)) == 10
+    assert read_status(asked)[0].problem is None  # it is there because somebody wants it
     made_again(0)
     emptied = run(spark, replace(asked, recreated="rebuild"))
     assert (emptied.error, emptied.rows) == (None, 0)
@@ -192,7 +193,7 @@ def test_table_of_a_topic_made_again_is_kept_aside_or_replaced_or_stays(
 
     (failed,) = run_round(no_spark, replace(asked, recreated="rebuild"))
     assert failed.error == "Spark does not start"
-    assert [*tmp_path.glob("*.old-*")] == [aside]
+    assert [*tmp_path.glob("*.old-*"), *tmp_path.glob("*.kept-*")] == [aside]
     assert read_status(asked)[0].exists
     assert run(spark, replace(asked, recreated="rebuild")).rows == 3
 

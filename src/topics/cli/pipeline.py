@@ -259,9 +259,9 @@ def _mb_per_s(done: Exported) -> float:
 
 
 def _line(done: Exported) -> str:
-    if done.error is not None:
-        return f"{done.topic}: failed: {done.error}"
     note = f"; {done.note}" if done.note is not None else ""
+    if done.error is not None:
+        return f"{done.topic}: failed: {done.error}{note}"
     if done.end_seq == done.start_seq:
         return f"{done.topic}: nothing new, {done.lag:,} records behind{note}"
     rate = done.rows / done.seconds if done.seconds else 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -265,22 +264,6 @@ class History:
         rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
         return sum(map(int, rows)), len(sizes), sum(map(int, sizes))
 
-    def put_aside(self) -> str:
-        """Move the folder out of the way."""
-        aside = f"{self.folder}.old-{uuid.uuid4().hex[:8]}"
-        try:
-            os.rename(self.folder, aside)
-        except FileNotFoundError:
-            raise Conflict(f"the table {self.folder} was moved away by somebody else, who writes it anew") from None
-        self.table = None
-        return aside
-
-    def put_back(self, aside: str) -> None:
-        """Undo that; what was made in its place goes."""
-        if os.path.isdir(self.folder):
-            remove(self.folder)
-        os.rename(aside, self.folder)
-
 
 def _column(table: DeltaTable, name: str) -> list[Any]:
     import pyarrow as pa
@@ -302,7 +285,3 @@ def _files(table: DeltaTable) -> list[TableFile]:
 
 def app_id(instance: str) -> str:
     return f"topics:{instance}"
-
-
-def remove(folder: str) -> None:
-    shutil.rmtree(folder)

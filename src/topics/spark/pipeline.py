@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from topics.host.fs import OsFs
 from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError, TopicsError
-from topics.spark.history import History, remove
+from topics.spark.aside import Aside, leftovers
+from topics.spark.history import History
 from topics.spark.options import Options
 from topics.spark.origin import Origin, open_origin
 from topics.spark.packing import pack
@@ -162,9 +163,10 @@ def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> It
     for name, head in sorted(heads.items()):
         began = time.monotonic()
         try:
-            yield exporter.export(name, head)
+            done = exporter.export(name, head)
         except TopicsError as error:
-            yield Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
+            done = Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
+        yield _with_leftovers(options, done)
 
 
 class Marks:
@@ -232,16 +234,16 @@ class Exporter:
     def _write_anew(self, history: History, head: Head, least: int = 1, keep: bool = False) -> Exported:
         """A table from the first record on, at least up to `least`, in place of the one that is there; that one goes
         when its successor is complete, unless it is to be kept aside."""
-        aside = history.put_aside()
+        aside = Aside.put(history)
         try:
             done = self._export(history, head, 1, least)
         except BaseException:
-            history.put_back(aside)
+            aside.back()
             raise
         if not keep:
-            remove(aside)
+            aside.drop()
             return done
-        return replace(done, note=_joined_notes(done.note, f"the table before it is {aside}"))
+        return replace(done, note=_joined_notes(done.note, f"the table before it is {aside.keep()}"))
 
     def _export(self, history: History, head: Head, mark: int, least: int = 0) -> Exported:
         """What lies behind the mark. With `least` a table is made in any case, and goes at least that far."""
@@ -284,6 +286,11 @@ class Exporter:
             joined=joined,
             note=note,
         )
+
+
+def _with_leftovers(options: PipelineOptions, done: Exported) -> Exported:
+    left = leftovers(os.path.join(options.table, done.topic), done.topic)
+    return done if left is None else replace(done, note=_joined_notes(done.note, left))
 
 
 def _joined_notes(*notes: str | None) -> str | None:
@@ -344,11 +351,11 @@ def read_status(options: PipelineOptions) -> list[Status]:
 
 
 def _status(history: History, head: Head) -> Status:
-    problem, mark = None, 1
+    problem, mark = leftovers(history.folder, history.topic), 1
     try:
         mark = history.mark(head)
     except Conflict as error:
-        problem = error.message
+        problem = _joined_notes(error.message, problem)
     rows, files, size = history.numbers()
     lag = head.head_seq + 1 - mark
     gaps = tuple(history.gaps())
@@ -370,7 +377,7 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
         raise InvalidRequest("; ".join(refused.values()))
     exporter = Exporter(spark, options, origin)
     for name, head in sorted(heads.items()):
-        yield exporter.rebuild(name, head)
+        yield _with_leftovers(options, exporter.rebuild(name, head))
 
 
 def _check_replaceable(origin: Origin, history: History, head: Head, mark: int) -> None:
