@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import topics
 from topics.model.errors import InvalidRequest
 from topics.model.record import Record
 from topics.spark.history import History
@@ -205,23 +204,6 @@ def test_many_small_files_become_few_in_seq_order(
 def test_wrong_typed_columns_are_named(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parse_shreds(text)
-
-
-def test_rotted_segment_fails_its_own_topic_and_names_itself(spark: SparkSession, tmp_path: Path) -> None:
-    with topics.open(tmp_path / "data", segment_max_events=50) as log:
-        for name in ("bad", "good"):
-            log.create(name)
-            log.append(name, [{"data": {"of": name, "n": n}} for n in range(50)])
-    (rotten,) = (one for one in (tmp_path / "data").glob("topics/*/seg-*.data") if b'"of":"bad"' in one.read_bytes())
-    data = bytearray(rotten.read_bytes())
-    data[data.index(b'"n":7}') + 4] ^= 1
-    rotten.write_bytes(data)
-    asked = PipelineOptions(str(tmp_path / "tables"), path=str(tmp_path / "data"), tail=True)
-    bad, good = run_round(lambda: spark, asked)
-    assert (good.error, good.rows) == (None, 50)
-    assert str(rotten) in str(bad.error)
-    assert "record 8 of topic 'bad'" in str(bad.error)
-    assert "Traceback" not in str(bad.error)
 
 
 def test_tables_are_folders_and_an_object_store_is_refused(tmp_path: Path) -> None:

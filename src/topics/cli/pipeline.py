@@ -50,6 +50,7 @@ def run(
     tail: Flag = False,
     shred: str = "",
     on_gap: Literal["note", "fail"] = "note",
+    on_corrupt: Literal["fail", "report"] = "fail",
     recreated: Literal["fail", "rebuild", "new"] = "fail",
     hold: bool | None = None,
     master: str | None = None,
@@ -77,6 +78,8 @@ def run(
         Typed columns taken from the JSON of data: path:type, with commas between them.
     on_gap
         Records lost before they were exported: note them in the table's commit, or fail.
+    on_corrupt
+        Records that fail their check: fail, or export the rest and note them as lost; rebuild once they are restored.
     recreated
         A topic dropped and made again: fail, rebuild its table, or keep the old one aside and begin a new one.
     hold
@@ -87,7 +90,9 @@ def run(
         Print JSON, one object a line.
     """
     pause_s = _pause(every)
-    options = _options(table, url, path, topics, tail, shred, on_gap, recreated, hold)
+    options = _options(
+        table, url, path, topics, tail, shred, on_gap, on_corrupt=on_corrupt, recreated=recreated, hold=hold
+    )
     output, errors = Output(json=json), make_console(stderr=True)
     from topics.spark.pipeline import run_round
 
@@ -142,6 +147,7 @@ def rebuild(
     topics: str,
     tail: Flag = False,
     shred: str = "",
+    on_corrupt: Literal["fail", "report"] = "fail",
     drop_lost: Flag = False,
     master: str | None = None,
     json: Flag = False,
@@ -162,8 +168,10 @@ def rebuild(
         Export durable records that are not sealed yet, too.
     shred
         Typed columns taken from the JSON of data.
+    on_corrupt
+        Records that fail their check: fail, or write the rest and note them as lost.
     drop_lost
-        Go on where a table holds records that its topic has lost since (a cap, a TTL): they are gone then.
+        Go on where a table holds records that its topic has lost since (a cap, a TTL, rot): they are gone then.
     master
         The Spark master; left out, all cores of this machine.
     json
@@ -171,7 +179,7 @@ def rebuild(
     """
     from topics.spark.pipeline import rebuild as rebuild_tables
 
-    options = _options(table, url, path, topics, tail, shred, drop_lost=drop_lost)
+    options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
     errors = make_console(stderr=True)
     with _session(master, errors) as session:
         return int(_tell(Output(json=json), rebuild_tables(session, options), errors))
@@ -185,6 +193,7 @@ def _options(
     tail: bool = False,
     shred: str = "",
     on_gap: str = "note",
+    on_corrupt: str = "fail",
     recreated: Literal["fail", "rebuild", "new"] = "fail",
     hold: bool | None = None,
     drop_lost: bool = False,
@@ -210,6 +219,7 @@ def _options(
         tail=tail,
         shreds=shreds,
         gap_fails=on_gap == "fail",
+        report_corrupt=on_corrupt == "report",
         recreated=recreated,
         hold=hold,
         drop_lost=drop_lost,

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from topics.format.decode import COLUMN_DATA, COLUMN_KEY, COLUMN_META, COLUMN_NODE, COLUMN_TAG, COLUMN_TS
 from topics.host.fs import OsFs
-from topics.model.errors import CorruptFile, InvalidRequest
+from topics.model.errors import CorruptFile, InvalidRequest, RecordsLost
 from topics.spark.frames import Wanted
 from topics.spark.options import Filter
 from topics.spark.origin import Origin
 from topics.spark.payload import parse_texts
-from topics.spark.places import Damage, Loss, Span
+from topics.spark.places import Damage, Loss, Span, joined_losses
 from topics.spark.rows import Rows
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -161,6 +161,8 @@ class Writer:
     folder: str
     origin: Origin
     shreds: tuple[Shred, ...]
+    report_corrupt: bool = False
+    """Damaged records are losses; else they are an error."""
 
     def write(self, spans: list[Span]) -> Written:
         schema = table_schema(self.shreds)
@@ -168,20 +170,30 @@ class Writer:
         file = PartFile(self.folder, spans[0].start_seq, schema)
         try:
             for item in self.origin.read(spans, Wanted(_WANT, True, Filter())):
-                if isinstance(item, Loss):
-                    losses.append(item)
-                elif isinstance(item, Damage):
-                    raise CorruptFile(
-                        item.path,
-                        item.offset,
-                        f"record {item.seq} of topic {item.topic!r} fails its check; restore the file",
-                    )
+                if isinstance(item, Loss | Damage):
+                    losses.append(self._judged(item))
                 elif item.count:
                     file.add(self._batch(item, schema))
         except BaseException:
             file.discard()
             raise
-        return file.finish(tuple(losses))
+        return file.finish(tuple(joined_losses(losses)))
+
+    def _judged(self, item: Loss | Damage) -> Loss:
+        """CorruptFile or RecordsLost if rot took it and the export is not to go on without it."""
+        remedies = "and run again, or export the rest with --on-corrupt report, which notes what is lost"
+        if isinstance(item, Damage):
+            if not self.report_corrupt:
+                why = f"record {item.seq} of topic {item.topic!r} fails its check: restore the file from a backup"
+                raise CorruptFile(item.path, item.offset, f"{why} {remedies}")
+            return Loss(item.topic, item.seq, item.seq, "corrupt")
+        if item.reason == "corrupt" and not self.report_corrupt:
+            # The server has read them, and it alone knows the file.
+            raise RecordsLost(
+                f"records {item.gap_from} to {item.gap_to} of topic {item.topic!r} fail their check on the server: "
+                f"restore the file, which POST /v0/admin/scrub names, from a backup {remedies}"
+            )
+        return item
 
     def _batch(self, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
         texts = [

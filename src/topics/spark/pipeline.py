@@ -14,7 +14,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -26,7 +26,7 @@ from topics.spark.options import Options
 from topics.spark.origin import Origin, open_origin
 from topics.spark.packing import pack
 from topics.spark.parts import Shred, Writer, Written
-from topics.spark.places import Head, Loss, SegmentPlace, Span
+from topics.spark.places import Head, Loss, SegmentPlace, Span, joined_losses
 from topics.spark.progress import Progress
 from topics.spark.ranges import without
 from topics.spark.server_origin import ServerOrigin
@@ -57,6 +57,8 @@ class PipelineOptions:
     """Export durable records that are not sealed yet, too."""
     shreds: tuple[Shred, ...] = ()
     gap_fails: bool = False
+    report_corrupt: bool = False
+    """Records that fail their check are noted as lost; else they stop the export of their topic."""
     recreated: Recreated = "fail"
     compact: bool = True
     drop_lost: bool = False
@@ -192,6 +194,25 @@ class Marks:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a table holds: every record below `next_seq` but the noted gaps, and what its topic had deleted."""
+
+    folder: str
+    next_seq: int
+    gaps: list[tuple[int, int, str]]
+
+    def check(self, losses: Iterable[tuple[int, int, str]]) -> None:
+        """RecordsLost if the topic has lost some of it: nothing could bring that back."""
+        noted = [(low, high) for low, high, _ in self.gaps]
+        for first, last, reason in losses:
+            for low, high in without(first, min(last + 1, self.next_seq), noted):
+                raise RecordsLost(
+                    f"the table {self.folder} holds records {low} to {high - 1}, which its topic has lost since "
+                    f"({reason}): to write it anew would lose them too; --drop-lost does it all the same"
+                )
+
+
 class Exporter:
     """What the topics of a round have in common: the session, the options, where topics are read and who is told."""
 
@@ -227,16 +248,22 @@ class Exporter:
             if not drop_lost:
                 raise
             least = 1
-        if not drop_lost:
-            _check_replaceable(self._origin, history, head, least)
-        return self._write_anew(history, head, least)
+        held = None if drop_lost else Held(history.folder, least, history.gaps())
+        if held is not None and least > 1:
+            plan = self._origin.plan(name, head.topic_id, 1, least)
+            held.check((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in plan.losses)
+        return self._write_anew(history, head, least, held)
 
-    def _write_anew(self, history: History, head: Head, least: int = 1, keep: bool = False) -> Exported:
+    def _write_anew(
+        self, history: History, head: Head, least: int = 1, held: Held | None = None, keep: bool = False
+    ) -> Exported:
         """A table from the first record on, at least up to `least`, in place of the one that is there; that one goes
-        when its successor is complete, unless it is to be kept aside."""
+        when its successor is complete, unless it is to be kept aside. What is `held` must be in the successor, too."""
         aside = Aside.put(history)
         try:
             done = self._export(history, head, 1, least)
+            if held is not None:
+                held.check(done.gaps)  # rot, and what was lost since, is found by reading alone
         except BaseException:
             aside.back()
             raise
@@ -251,12 +278,7 @@ class Exporter:
         options, name = self._options, history.topic
         note = self._marks.tell(name, head, mark)
         spans, losses, end = _plan(options, self._origin, name, head, mark, least)
-        if losses and options.gap_fails:
-            lost = losses[0]
-            raise RecordsLost(
-                f"records {lost.gap_from} to {lost.gap_to} of topic {name!r} are lost ({lost.reason}) before they were "
-                "exported: run without --on-gap fail to note it in the table and go on"
-            )
+        _judge(options, losses)
         if end <= mark and not least:
             return Exported(name, mark, mark, seconds=time.monotonic() - began, lag=head.head_seq + 1 - mark, note=note)
         waited = time.monotonic()
@@ -264,8 +286,10 @@ class Exporter:
         began += time.monotonic() - waited  # to start Spark is not to export
         if history.table is None:
             history.create(head, options.shreds)
-        written = _write(session, Writer(history.folder, self._origin, options.shreds), spans)
-        losses += [loss for one in written for loss in one.losses]
+        writer = Writer(history.folder, self._origin, options.shreds, options.report_corrupt)
+        written = _write(session, writer, spans)
+        losses = joined_losses(losses + [loss for one in written for loss in one.losses])
+        _judge(options, losses)
         history.commit(head, end, written, losses)
         note = self._marks.tell(name, head, end, committed=True)
         joined = 0
@@ -286,6 +310,16 @@ class Exporter:
             joined=joined,
             note=note,
         )
+
+
+def _judge(options: PipelineOptions, losses: list[Loss]) -> None:
+    """RecordsLost if something is lost that must not be."""
+    for lost in losses if options.gap_fails else ():
+        if lost.reason != "corrupt" or not options.report_corrupt:
+            raise RecordsLost(
+                f"records {lost.gap_from} to {lost.gap_to} of topic {lost.topic!r} are lost ({lost.reason}) before "
+                "they were exported: run without --on-gap fail to note it in the table and go on"
+            )
 
 
 def _with_leftovers(options: PipelineOptions, done: Exported) -> Exported:
@@ -378,14 +412,3 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
     exporter = Exporter(spark, options, origin)
     for name, head in sorted(heads.items()):
         yield _with_leftovers(options, exporter.rebuild(name, head))
-
-
-def _check_replaceable(origin: Origin, history: History, head: Head, mark: int) -> None:
-    """RecordsLost if the table holds what its topic has lost since: nothing could bring that back."""
-    noted = [(low, high) for low, high, _ in history.gaps()]
-    for loss in origin.plan(history.topic, head.topic_id, 1, mark).losses if mark > 1 else ():
-        for low, high in without(loss.gap_from, loss.gap_to + 1, noted):
-            raise RecordsLost(
-                f"the table {history.folder} holds records {low} to {high - 1}, which its topic has lost since "
-                f"({loss.reason}): to write it anew would lose them too; --drop-lost does it all the same"
-            )

@@ -6,6 +6,7 @@ the server's own reading. Whoever adds a tier adds a place here and its reading 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from topics.model.record import GapReason
@@ -78,6 +79,18 @@ class Loss:
     gap_from: int
     gap_to: int
     reason: GapReason | str
+
+
+def joined_losses(losses: Iterable[Loss]) -> list[Loss]:
+    """The losses of one topic in the order of their seqs, those that follow each other for one reason as one."""
+    joined: list[Loss] = []
+    for loss in sorted(losses, key=lambda one: one.gap_from):
+        last = joined[-1] if joined else None
+        if last is not None and last.reason == loss.reason and loss.gap_from == last.gap_to + 1:
+            joined[-1] = replace(last, gap_to=loss.gap_to)
+        else:
+            joined.append(loss)
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

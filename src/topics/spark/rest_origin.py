@@ -32,7 +32,7 @@ from topics.spark.ranges import clipped, without
 from topics.spark.rest_names import LOCK, segment_path
 from topics.spark.rest_state import RestState, RestTopic, newest_snapshot, read_state, store_id, topic_of
 from topics.spark.rows import Rows
-from topics.spark.segment_files import SegmentFiles
+from topics.spark.segment_files import REMEDIES, SegmentFiles
 
 log = logging.getLogger("topics.spark")
 
@@ -284,7 +284,7 @@ def _remade(root: str, live: bool, mark: str) -> RestOrigin:
 
 
 def _missing(error: FileNotFoundError, root: str) -> CorruptFile:
-    return CorruptFile(error.filename or root, 0, "the file is missing, and it holds live records")
+    return CorruptFile(error.filename or root, 0, f"the file is missing, and it holds live records: {REMEDIES}")
 
 
 def sealed_state(fs: Fs, root: str) -> RestState:

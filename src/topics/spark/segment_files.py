@@ -8,6 +8,7 @@ where a damaged frame ends that, the others are found all the same: see `format/
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from topics.format.checksum import Buffer, xxh3_64
 from topics.format.mending import make_index
@@ -17,6 +18,9 @@ from topics.model.errors import CorruptFile
 from topics.spark.frames import Frames, Wanted, read_rows
 from topics.spark.places import Damage, SegmentPlace, Span
 from topics.spark.rows import Rows
+
+REMEDIES: Final = "restore it from a backup, or start the store once with recovery=salvage, which notes what is lost"
+"""For a file that is not whole; a record that fails its check is a Damage and has others."""
 
 
 class SegmentFiles:
@@ -31,7 +35,7 @@ class SegmentFiles:
         data = fs.open(place.path)
         size = data.size()
         if size < place.data_len:
-            raise CorruptFile(place.path, size, f"it ends here, but it had {place.data_len} bytes")
+            raise CorruptFile(place.path, size, f"it ends here, but it had {place.data_len} bytes: {REMEDIES}")
         self.data: Buffer = b""
         if place.data_len:
             self.data = data.map()[: place.data_len] if place.sealed else data.read_at(0, place.data_len)
