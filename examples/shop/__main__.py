@@ -56,13 +56,15 @@ def main() -> int:
         spark = topics.spark.session("topics demo", conf={"spark.sql.shuffle.partitions": "2"})
         try:
             rows = stream_revenue(spark, url, folder / "checkpoint")
-            say(f"a stream wrote {rows:,} hours of revenue into shop.revenue, each once")
+            say(f"a stream wrote {rows:,} sums into shop.revenue, one for each hour and country, each once")
             exported = export(spark, url, folder / "history")
             say(f"{exported:,} records are in the tables below {folder / 'history'}")
         finally:
             spark.stop()
-        speed = f"{count / seconds:,.0f} a second"
-        plots = report(folder, shop, {"events": f"{count:,}", "written": speed, "records in tables": f"{exported:,}"})
+        speed = f"{count / seconds:,.0f} a second, by one client"
+        records = f"{exported:,}, the events and {rows:,} sums of the stream"
+        facts = {"events": f"{count:,} of {shop.days} days", "written": speed, "records in the tables": records}
+        plots = report(folder, shop, facts)
     say(f"done in {time.monotonic() - began:.0f} s. Look at:")
     print(f"    {folder / 'report' / 'index.html'}")
     for name, look_at in plots:
