@@ -33,6 +33,8 @@ EXAMPLES: Final = """Examples:
     topics pipeline rebuild --topics orders --table ./history
 """
 
+_MB_MIN: Final = 100_000
+"""Bytes that are told in MB; fewer would be 0.0 of them."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 TABLES: Final = "topics-history"
@@ -101,7 +103,7 @@ def run(
         while True:
             began = time.monotonic()
             try:
-                failed = _tell(output, run_round(session, options), errors)
+                failed = _tell(output, run_round(session, options), errors, tail)
             except Unavailable as error:
                 if once or not rounds:
                     raise
@@ -182,7 +184,7 @@ def rebuild(
     options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
     errors = make_console(stderr=True)
     with _session(master, errors) as session:
-        return int(_tell(Output(json=json), rebuild_tables(session, options), errors))
+        return int(_tell(Output(json=json), rebuild_tables(session, options), errors, tail))
 
 
 def _options(
@@ -247,7 +249,7 @@ def _session(master: str | None, errors: Console) -> Iterator[Callable[[], Spark
             running.stop()
 
 
-def _tell(output: Output, round_of: Iterator[Exported], errors: Console) -> bool:
+def _tell(output: Output, round_of: Iterator[Exported], errors: Console, tail: bool) -> bool:
     """True if a topic failed."""
     failed = False
     while True:
@@ -256,7 +258,7 @@ def _tell(output: Output, round_of: Iterator[Exported], errors: Console) -> bool
         if done is None:
             return failed
         failed = failed or done.error is not None
-        output.line(_values(done), _line(done))
+        output.line(_values(done), _line(done, tail))
 
 
 def _values(done: Exported) -> dict[str, Any]:
@@ -268,21 +270,27 @@ def _mb_per_s(done: Exported) -> float:
     return done.bytes / 1e6 / done.seconds if done.seconds else 0.0
 
 
-def _line(done: Exported) -> str:
+def _line(done: Exported, tail: bool) -> str:
     note = f"; {done.note}" if done.note is not None else ""
     if done.error is not None:
         return f"{done.topic}: failed: {done.error}{note}"
     if done.end_seq == done.start_seq:
-        return f"{done.topic}: nothing new, {done.lag:,} records behind{note}"
+        why = "" if tail or not done.lag else ", in a segment that is not sealed yet (--tail exports them, too)"
+        return f"{done.topic}: nothing new, {done.lag:,} records behind{why}{note}"
     rate = done.rows / done.seconds if done.seconds else 0.0
+    files = "1 file" if done.files == 1 else f"{done.files} files"
+    speed = f" ({_mb_per_s(done):.1f} MB/s)" if done.bytes >= _MB_MIN else ""
     text = (
         f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
-        f"({rate:,.0f}/s), {done.bytes / 1e6:.1f} MB in {done.files} files ({_mb_per_s(done):.1f} MB/s), "
-        f"{done.lag:,} behind"
+        f"({rate:,.0f}/s), {_size(done.bytes)} in {files}{speed}, {done.lag:,} behind"
     )
     for low, high, why in done.gaps:
         text += f"; lost {low}-{high} ({why})"
     return text + (f"; {done.joined} files fewer" if done.joined else "") + note
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= _MB_MIN else f"{count / 1e3:,.1f} kB"
 
 
 def _pause(text: str) -> int:
