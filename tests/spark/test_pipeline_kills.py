@@ -93,7 +93,8 @@ def test_table_that_a_killed_rebuild_put_aside_is_named_with_its_remedy_and_stay
     before = exported(tmp_path, topic)
     assert run_until(server.url, topic, tmp_path, lambda: any(tmp_path.glob("*.old-*")), ("rebuild",))
     (aside,) = tmp_path.glob("*.old-*")
-    remedies = (f"rm -r {aside} keeps the new table", f"mv {aside} {tmp_path / topic} puts the old one back")
+    table = tmp_path / topic
+    remedies = (f"remove it (rm -r {aside}) once a run", f"put it back (rm -rf {table} && mv {aside} {table})")
 
     def named(words: str | None) -> bool:
         return all(str(words).count(remedy) == 1 for remedy in remedies)

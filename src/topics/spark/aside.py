@@ -81,8 +81,8 @@ def _words(folder: str, topic: str, path: str, fate: str) -> str:
         return f"{path} is the rest of a table of topic {topic!r} that was being removed: rm -r {old}"
     return (
         f"{path} is the table of topic {topic!r} that was put aside to be written anew, by somebody who is still at it "
-        f"or was killed. If killed, rm -r {old} keeps the new table, which every run completes; "
-        f"rm -rf {new} && mv {old} {new} puts the old one back"
+        f"or was killed. If killed, put it back (rm -rf {new} && mv {old} {new}), or remove it (rm -r {old}) once a "
+        "run has written the new table, from what the topic still has"
     )
 
 
