@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import topics
-from tests.spark.test_pipeline import exported, run
+from tests.spark.test_pipeline import exported, options, run
 from topics.cli import pipeline as commands
 from topics.model.errors import RecordsLost, StorageError
 from topics.spark.parts import Writer, Written
@@ -19,6 +19,8 @@ from topics.spark.places import Loss, ServerPlace, Span, joined_losses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import Server
 
 SIZE = 50
 """Records of a segment."""
@@ -126,6 +128,22 @@ def test_segment_that_is_missing_or_cut_is_refused_and_salvage_makes_it_a_gap(
     assert done.error is None
     assert {reason for _, _, reason in done.gaps} == {"corrupt"}
     assert done.rows + sum(high + 1 - low for low, high, _ in done.gaps) == 3 * SIZE
+
+
+def test_rot_under_a_running_server_is_told_and_noted_the_same_way(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    server.fill(topic, 0, 120)
+    server.checkpoint()
+    topic_id = server.client.heads({topic: 1}).topics[topic].epoch
+    (file,) = server.data.glob(f"topics/{topic_id:08d}/seg-{51:016d}.data")
+    data = bytearray(file.read_bytes())
+    data[data.index(b'"name":"n69"') + 9] ^= 1
+    file.write_bytes(data)
+    asked = options(server, topic, tmp_path)
+    assert f"{file} is damaged at byte " in str(run(spark, asked).error)
+    done = run(spark, replace(asked, report_corrupt=True))
+    assert (done.error, done.rows, done.end_seq, done.gaps) == (None, 99, 101, ((70, 70, "corrupt"),))
 
 
 def test_loss_that_only_reading_finds_stops_an_export_that_takes_none(
