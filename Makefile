@@ -71,7 +71,7 @@ lock: $(VENV)/.dev ## resolve pyproject.toml again and write requirements/*.txt
 .PHONY: clean
 clean: ## remove .venv, build output and caches
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
-	rm -f src/topics/format/kernel.c src/topics/host/sockets_fast.c src/topics/*/*.so
+	rm -f src/topics/format/kernel.c src/topics/host/*_fast.c src/topics/*/*.so
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call compile,<file>,<options>): a lock file with hashes for every platform and no address of a registry. It holds

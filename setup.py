@@ -1,4 +1,4 @@
-"""Builds the optional kernel, and the one loop over sockets. Everything else about the package is in pyproject.toml.
+"""Builds the optional kernel, and two loops over sockets and files. Everything else about the package is in pyproject.toml.
 
 Both need a C compiler, the kernel also the one-file library `xxhash.h`. Without either the build goes on, says so once,
 and the package runs on the Python twins of the same functions.
@@ -60,15 +60,19 @@ def kernel() -> list[Extension]:
     ]
 
 
-def sockets() -> list[Extension]:
+def loops() -> list[Extension]:
     if sys.platform == "win32":
         return []
-    source, header = str(HOST / "sockets_fast.pyx"), str(HOST / "send_each.h")
-    return [Extension("topics.host.sockets_fast", [source], depends=[header], include_dirs=[str(HOST)])]
+    return [
+        Extension(
+            f"topics.host.{name}", [str(HOST / f"{name}.pyx")], depends=[str(HOST / header)], include_dirs=[str(HOST)]
+        )
+        for name, header in (("sockets_fast", "send_each.h"), ("making_fast", "make_files.h"))
+    ]
 
 
 def extensions() -> list[Extension]:
-    wanted = kernel() + sockets()
+    wanted = kernel() + loops()
     try:
         from Cython.Build import cythonize
     except ImportError as error:

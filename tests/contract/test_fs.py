@@ -313,3 +313,27 @@ def test_a_dropped_file_gives_its_descriptor_back(tmp_path: Path) -> None:
     del file
     gc.collect()
     assert not any(os.path.realpath(f"/proc/self/fd/{fd}") == f"{tmp_path}/a" for fd in os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("hot", [True, False])
+def test_files_made_together_hold_what_was_given_and_nothing_of_before(fs: Fs, root: str, hot: bool) -> None:
+    put(fs, f"{root}/b", bytes(20_000))
+    big = bytes(range(256)) * 40
+    fs.make_files([(f"{root}/a", b"one"), (f"{root}/b", bytearray(big)), (f"{root}/c", memoryview(b""))], hot=hot)
+    assert [read_file(fs, f"{root}/{name}") for name in "abc"] == [b"one", big, b""]
+
+
+def test_files_made_together_that_cannot_be_are_named(fs: Fs, root: str) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        fs.make_files([(f"{root}/a", b"one"), (f"{root}/absent/b", b"two")])
+    assert caught.value.filename == f"{root}/absent/b"
+
+
+def test_files_made_together_below_a_locked_directory_are_named_by_their_whole_path(fs: Fs, root: str) -> None:
+    lock = fs.lock(f"{root}/.lock")
+    fs.make_files([(f"{root}/a", b"one")])
+    with pytest.raises(FileNotFoundError) as caught:
+        fs.make_files([(f"{root}/absent/b", b"two")])
+    assert caught.value.filename == f"{root}/absent/b"
+    assert read_file(fs, f"{root}/a") == b"one"
+    lock.release()

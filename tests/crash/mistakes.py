@@ -11,7 +11,7 @@ from topics.format.frame import MORE, Kind
 from topics.format.ops import scan_wal as real_scan_wal
 from topics.format.ops import stamp as real_stamp
 from topics.format.prepared import WalScan
-from topics.host.fs import Buffer, File, replace_file
+from topics.host.fs import Buffer, File, make_singly, replace_file
 from topics.storage import append, checkpoint, copy, delete, judge, opening, repair, replay, store, turn, wal, walread
 from topics.storage.cut import capture
 from topics.storage.cut import make_row as real_make_row
@@ -20,7 +20,7 @@ from topics.storage.repair import repair as real_repair
 from topics.storage.snapshots import Snapshots
 from topics.storage.walfile import Spare, WalFile
 from topics.testing.disk import FakeDisk
-from topics.testing.wrap import WrappedFile
+from topics.testing.wrap import WrappedFile, WrappedFs
 
 
 class Patches:
@@ -168,6 +168,24 @@ def second_fsync_of_data_believed(patches: Patches) -> None:
         return known.setdefault(id(found), Retried(found)) if path.endswith(".data") else found
 
     patches.set(Handles, "file", file)
+    _make_files_with(patches, lambda path, found: Retried(found) if path.endswith(".data") else found)
+
+
+def whole_pairs_not_synced(patches: Patches) -> None:
+    _make_files_with(patches, lambda _, found: Unsynced(found))
+
+
+def _make_files_with(patches: Patches, wrapped: Callable[[str, File], File]) -> None:
+    """Files that are made together are seen through `wrapped`."""
+
+    class Seen(WrappedFs):
+        def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+            return wrapped(path, self.inner.open(path, write=write, create=create, exclusive=exclusive))
+
+    def make_files(self: WrappedFs, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        make_singly(Seen(self), files)
+
+    patches.set(WrappedFs, "make_files", make_files)
 
 
 # -- what is logged ----------------------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ MUTANTS = [
         mistakes.trim_by_the_newest_snapshot, {**_FALLBACK, "wal_file_bytes": 4096, "batch_max": 8, "payload_max": 700}
     ),
     Mutant(mistakes.second_fsync_of_data_believed, {**_FAULTS, "faults": (("sync", "EIO", ".data"),), **_BUSY}),
+    Mutant(mistakes.whole_pairs_not_synced, {"power_rate": 1.0, "segment_max_events": 2, "checkpoint_rate": 0.3}),
     Mutant(mistakes.delete_without_bound, {"deletes": True, "checkpoint_rate": 0.0}),
     Mutant(mistakes.lost_range_not_logged, _DISK),
     Mutant(mistakes.idempotency_key_not_logged, {"keys": True, "checkpoint_rate": 0.0}),

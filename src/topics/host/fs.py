@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
+from topics.host.making import make_all
 from topics.host.mapping import map_file
 
 Buffer = bytes | bytearray | memoryview
@@ -82,6 +83,12 @@ class Lock(Protocol):
 class Fs(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
         """FileNotFoundError without `create`; FileExistsError with `exclusive`. A new file has mode 0600."""
+        ...
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        """Make every file hold these bytes and no others, synced; what is there is emptied first. Names are not synced,
+        and after an error each file may hold anything. Not `hot`: nobody will read them soon, so they need no memory
+        of the system. A wish, not an order."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -179,6 +186,20 @@ def replace_file(fs: Fs, path: str, data: Buffer) -> None:
     fs.sync_dir(parent(path))
 
 
+def make_singly(fs: Fs, files: Sequence[tuple[str, Buffer]]) -> None:
+    """What `make_files` does, in single calls."""
+    made: list[File] = []
+    for path, data in files:
+        file = fs.open(path, write=True, create=True)
+        made.append(file)
+        if file.size():
+            file.truncate(0)
+        write_all(file, 0, [data])
+    for file in made:
+        file.sync()
+        file.close()
+
+
 def zero_fill(file: File, size: int) -> None:
     """Overwrite the first `size` bytes with zeros: real blocks, which sync faster than merely allocated ones."""
     whole, rest = divmod(size, len(_ZEROS))
@@ -240,6 +261,14 @@ class OsFs:
             file.close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return file
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        try:
+            make_all([(*self._at(path), data) for path, data in files], hot)
+        except OSError as error:
+            # It names what the system was given, which may be a name inside the locked directory.
+            error.filename = next((path for path, _ in files if self._at(path)[0] == error.filename), error.filename)
+            raise
 
     def exists(self, path: str) -> bool:
         return self._mode(path) is not None

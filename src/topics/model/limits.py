@@ -72,6 +72,12 @@ OPEN_MAPPINGS: Final = 16_384
 FRESH_BYTES: Final = 256 * 1024 * 1024
 """Sealed segments that stay in memory because they are new; older ones stay only if somebody reads them."""
 
+BURST_BYTES: Final = 128 * 1024 * 1024
+BURST_FRESH_BYTES: Final = 32 * 1024 * 1024
+"""Of a topic that brings more than the first to one checkpoint only this much stays in memory: the rest is written past
+the cache. Readers that far behind so fast a writer read from the disk; memory for all of it would cost the writer more
+than the writing."""
+
 HOLE_RUN: Final = 4096
 """A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""
 

@@ -15,35 +15,29 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from topics.format.checksum import xxh3_64
-from topics.format.envelope import KEY_MARK
 from topics.format.manifest import Manifest, encode_manifest
 from topics.format.mending import has_lost_place
-from topics.format.ops import (
-    SEGMENT_LAYOUT,
-    collect_keys,
-    collect_tags,
-    find_blank,
-    is_keyless,
-    restamp,
-    restamp_staged,
-)
-from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE, TAG
-from topics.format.tags import KEYS_MAGIC, build_tags
+from topics.format.ops import SEGMENT_LAYOUT, find_blank, is_keyless
+from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE
 from topics.host.clock import Clock
 from topics.host.fs import File, Fs, parent, read_exact, replace_file, write_all
 from topics.model import limits
-from topics.model.errors import CorruptFile
 from topics.storage.cut import Piece, TopicCut
 from topics.storage.handles import Handles
 from topics.storage.options import StoreOptions
 from topics.storage.partfile import PartSource
+from topics.storage.restamping import fill_holes, restamp_piece
 from topics.storage.segment import Segment
+from topics.storage.sidecars import build_sidecars, has_tags
 from topics.storage.tail import ENTRY_SIZE, MadeSource, Source
 from topics.storage.topic import Topic
 from topics.storage.walfile import discard
+from topics.storage.whole import WholePairs
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _BLOCK_RECORDS = 16_384
+_ALL_LIVE = b""
+"""The mask of a piece in which nothing is dead."""
 _SHARE = 32
 """Small topics that one turn in the pool does: a turn for each would cost as much as its copying."""
 
@@ -152,16 +146,19 @@ class TopicCopy:
         self.new_names = False
         self.dropped: list[Segment] = []
         self.syncs: list[Future[None]] = []
+        self.whole = WholePairs(tools, cut)
 
     def run(self) -> list[Segment]:
         """Do it all; returns the topic's segments as the snapshot should list them."""
-        self._drop_dead()
-        self._set_flags()
-        for piece in self.cut.pieces:
-            self._copy_piece(piece)
-        if self.segments and not self.segments[-1].sealed and self._is_due(self.segments[-1]):
-            self._seal()
-        self._sync()
+        try:
+            self._drop_dead()
+            self._set_flags()
+            self._copy_pieces()
+            if self.segments and not self.segments[-1].sealed and self._is_due(self.segments[-1]):
+                self._seal()
+            self._sync()
+        finally:
+            self.whole.settle()
         self._write_manifest()
         self._advance()
         for segment in self.dropped:
@@ -221,21 +218,29 @@ class TopicCopy:
 
     # -- records ----------------------------------------------------------------------------------------------------
 
-    def _copy_piece(self, piece: Piece) -> None:
-        mask = self.cut.dead.mask(piece.first_seq, piece.count)
-        dead = np.frombuffer(mask, dtype=np.uint8) if mask is not None else None
-        column = np.frombuffer(piece.entries, dtype=ENTRY_DTYPE)
-        at = 0
-        while at < piece.count:
+    def _copy_pieces(self) -> None:
+        pieces = self.cut.pieces
+        index = at = 0
+        mask: bytes | None = None
+        while index < len(pieces):
+            piece = pieces[index]
+            if at >= piece.count:  # by more than nothing where a whole pair reached into the next
+                index, at, mask = index + 1, at - piece.count, None
+                continue
+            if mask is None:
+                mask = self.cut.dead.mask(piece.first_seq, piece.count) or _ALL_LIVE
             if not self._has_room(piece.first_seq + at):
                 # A segment begins with a live record: dead ones in front of it need no place anywhere.
-                if dead is not None:
-                    live = np.flatnonzero(dead[at:] == 0)
-                    if not len(live):
-                        return
-                    at += int(live[0])
+                at = _first_live(mask, at, piece.count)
+                if at == piece.count:
+                    continue
+                whole = self.whole.plan(index, at)
+                if whole is not None:
+                    self._take(whole)
+                    at += whole.count
+                    continue
                 self._open_pair(piece.first_seq + at)
-            at += self._copy_block(piece, column, mask, at)
+            at += self._copy_block(piece, mask, at)
 
     def _has_room(self, seq: int) -> bool:
         """True if `seq` may go into the active pair; otherwise that is sealed."""
@@ -279,30 +284,25 @@ class TopicCopy:
             file = self.tools.fs.open(segment.path(part), write=True, create=True)
             if file.size():  # left by a checkpoint that failed
                 file.truncate(0)
+        self._take(segment)
+
+    def _take(self, segment: Segment) -> None:
+        """A pair that is new in the list."""
         self.segments.append(segment)
-        self.copies[first_seq] = None
+        self.copies[segment.first_seq] = None
         self.list_changed = self.new_names = True
 
-    def _copy_block(self, piece: Piece, column: np.ndarray, mask: bytes | None, at: int) -> int:
+    def _copy_block(self, piece: Piece, mask: bytes, at: int) -> int:
         """Copy records of `piece` from index `at` into the active pair, as many as one read and the pair take."""
         active = self.segments[-1]
-        count = self._block_size(active, column, at)
+        count = self._block_size(active, np.frombuffer(piece.entries, dtype=ENTRY_DTYPE), at)
+        dead = mask[at : at + count] or None
         first = piece.first_seq + at
-        buffer = self.tools.mapped(piece.source)
         data, idx = bytearray(), bytearray()
         holes = first - active.end_seq
         idx += ENTRY.pack(active.data_len, 0, 0, HOLE, b"\0\0\0") * holes
-        dead = mask[at : at + count] if mask is not None else None
-        if isinstance(piece.source, PartSource):
-            done = restamp_staged(buffer, piece.entries, at, count, first, dead, data, idx, active.data_len)
-        else:
-            done = restamp(buffer, piece.entries, at, count, first, self.topic.id, dead, data, idx, active.data_len)
-        if done < count:
-            raise CorruptFile(
-                piece.source.path,
-                int(column["offset"][at + done]),
-                f"record {first + done} of topic {self.topic.name!r} fails its check before it was copied",
-            )
+        buffer = self.tools.mapped(piece.source)
+        restamp_piece(self.topic, piece, buffer, dead, at, count, active.data_len, data, idx)
         if active.keyless:
             active.keyless = is_keyless(data, idx, 0, holes + count, SEGMENT_LAYOUT, active.data_len)
         if holes or dead is not None:
@@ -371,27 +371,16 @@ class TopicCopy:
 
     def _write_sidecars(self, segment: Segment, entries: bytes) -> None:
         """`.tags` and `.keys`. They are derived, so trouble with them is no trouble for the segment."""
-        tagged = bool((np.frombuffer(entries, dtype=ENTRY_DTYPE)["flags"] & TAG).any())
         if segment.keyless:
             segment.keys = False
-            if not tagged:
+            if not has_tags(entries):
                 return
-        count, first = segment.count, segment.first_seq
         try:
             data = read_exact(self.tools.handles.file(segment.path("data")), 0, segment.data_len)
-            if tagged:
-                tags = collect_tags(data, entries, 0, count, SEGMENT_LAYOUT, 0)
-                replace_file(self.tools.fs, segment.path("tags"), build_tags(tags, first))
-                segment.tags = True
-            if segment.keyless:
-                return
-            # Where the mark of a key is nowhere, nothing has to be taken apart.
-            keys = collect_keys(data, entries, 0, count, SEGMENT_LAYOUT, 0) if KEY_MARK in data else []
-            if any(key is not None for key in keys):
-                replace_file(self.tools.fs, segment.path("keys"), build_tags(keys, first, KEYS_MAGIC))
-                segment.keys = True
-            else:
-                segment.keys = False
+            sidecars = build_sidecars(data, entries, segment.first_seq, segment.keyless)
+            for part, content in sidecars.items():
+                replace_file(self.tools.fs, segment.path(part), content)
+            segment.tags, segment.keys = "tags" in sidecars, "keys" in sidecars
         except (OSError, EOFError, ValueError):
             pass
 
@@ -409,7 +398,7 @@ class TopicCopy:
         for file in files:
             file.sync()
         if sealed_size:
-            self.tools.handles.written(files[-1], sealed_size)
+            self.tools.handles.written(files[-1].path, sealed_size)
 
     def _wait_syncs(self) -> None:
         """Raise the first failure; nothing that was to be synced counts then."""
@@ -424,6 +413,7 @@ class TopicCopy:
             if segment is not None:
                 self._sync_soon([self.tools.handles.file(segment.path("data"))])
         self._wait_syncs()
+        self.whole.wait()
         if self.new_names:
             self.tools.fs.sync_dir(self.topic.directory)
 
@@ -457,12 +447,12 @@ class TopicCopy:
             topic.tail.drop_through(copied)
 
 
-def fill_holes(idx: bytearray, before_ts: int) -> None:
-    """Give every hole the time of the record in front of it, as an index made from `.data` alone would have it."""
-    column = np.frombuffer(idx, dtype=ENTRY_DTYPE)
-    places = np.where(column["flags"] & HOLE, -1, np.arange(len(column)))
-    places = np.maximum.accumulate(places)
-    column["ts"] = np.where(places >= 0, column["ts"][places], before_ts)
+def _first_live(mask: bytes, at: int, count: int) -> int:
+    """The first number from `at` on whose record is live, `count` where none is."""
+    if not mask:
+        return at
+    found = mask.find(b"\0", at)
+    return found if found >= 0 else count
 
 
 def _died_since(topic: Topic, cut: TopicCut, first: int, last: int) -> list[tuple[int, int]]:

@@ -69,21 +69,21 @@ class Handles:
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def written(self, file: File, size: int) -> None:
+    def written(self, path: str, size: int) -> None:
         """A `.data` file was sealed and synced. Readers come for the newest; of older ones those that nobody mapped
         give their memory back, so that writing fast does not fill the machine's memory with bytes nobody asked for."""
         old: list[str] = []
         with self._lock:
-            self._fresh.append((file.path, size))
+            self._fresh.append((path, size))
             self._fresh_bytes += size
             while self._fresh_bytes > limits.FRESH_BYTES:
-                path, gone = self._fresh.popleft()
+                oldest, gone = self._fresh.popleft()
                 self._fresh_bytes -= gone
-                if path not in self._maps:
-                    old.append(path)
-        for path in old:
+                if oldest not in self._maps:
+                    old.append(oldest)
+        for oldest in old:
             with suppress(OSError):
-                unread = self._fs.open(path)
+                unread = self._fs.open(oldest)
                 unread.uncache()
                 unread.close()
 

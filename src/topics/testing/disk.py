@@ -18,7 +18,7 @@ from functools import lru_cache
 from random import Random
 from typing import Literal, NoReturn
 
-from topics.host.fs import BUFFERS_PER_WRITE, Buffer, Lock
+from topics.host.fs import BUFFERS_PER_WRITE, Buffer, Lock, make_singly
 from topics.testing.cut import Cut, Mode
 from topics.testing.inode import DirNode, FileNode, NameChanges, Node, Twins
 
@@ -167,6 +167,9 @@ class FakeDisk:
         if isinstance(node, DirNode):
             _fail(errno.EISDIR, path)
         return FakeFile(self, node, path, write)
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        make_singly(self, files)
 
     def exists(self, path: str) -> bool:
         self._check_on()

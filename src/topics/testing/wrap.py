@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topics.host.fs import Buffer, File, Fs, Lock
+from topics.host.fs import Buffer, File, Fs, Lock, make_singly
 
 
 class WrappedFile:
@@ -55,6 +55,10 @@ class WrappedFs:
 
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
         return WrappedFile(self.inner.open(path, write=write, create=create, exclusive=exclusive))
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        """Singly, so that whoever overrides a call sees it made."""
+        make_singly(self, files)
 
     def exists(self, path: str) -> bool:
         return self.inner.exists(path)

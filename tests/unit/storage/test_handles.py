@@ -47,7 +47,7 @@ def test_the_newest_segments_stay_in_memory_and_older_ones_that_nobody_read_do_n
     handles = Handles(fs)
     segments = [sealed(fs, first_seq) for first_seq in range(1, 6)]
     for segment in segments:
-        handles.written(fs.open(segment.path("data")), 100)
+        handles.written(segment.path("data"), 100)
     assert fs.uncached == [segment.path("data") for segment in segments[:3]]
 
 
@@ -58,7 +58,7 @@ def test_a_segment_that_somebody_reads_stays_in_memory(monkeypatch: pytest.Monke
     segments = [sealed(fs, first_seq) for first_seq in range(1, 4)]
     handles.data(segments[0])
     for segment in segments:
-        handles.written(fs.open(segment.path("data")), 100)
+        handles.written(segment.path("data"), 100)
     assert fs.uncached == [segments[1].path("data")]
 
 
@@ -66,7 +66,6 @@ def test_a_segment_that_is_gone_by_then_is_no_trouble(monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "FRESH_BYTES", 50)
     fs = Watched()
     segment = sealed(fs, 1)
-    file = fs.open(segment.path("data"))
     fs.remove(segment.path("data"))
-    Handles(fs).written(file, 100)
+    Handles(fs).written(segment.path("data"), 100)
     assert fs.uncached == []

@@ -387,3 +387,18 @@ def test_a_mapping_shows_the_file_as_it_was() -> None:
     view = file.map()
     write_all(file, 0, [b"xyz"])
     assert bytes(view) == b"abc"
+
+
+def test_files_made_together_are_synced_and_their_names_are_not() -> None:
+    disk = FakeDisk(3)
+    disk.mkdir("/d")
+    disk.sync_dir("/")
+    disk.make_files([("/d/a", b"one"), ("/d/b", b"two")])
+    other = disk.clone()
+    disk.sync_dir("/d")
+    for each in (disk, other):
+        each.power_cut()
+        each.restart()
+    assert [disk.open(f"/d/{name}").read_at(0, 9) for name in "ab"] == [b"one", b"two"]
+    for name in other.list("/d"):  # which of the names survived is chance
+        assert other.open(f"/d/{name}").size() == 3

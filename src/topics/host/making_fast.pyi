@@ -1,0 +1,3 @@
+from topics.host.making import NewFile
+
+def make_all(files: list[NewFile], hot: bool) -> None: ...
