@@ -358,3 +358,20 @@ def test_delete_by_tag_refuses_where_a_record_cannot_be_read() -> None:
     life.delete("a", before_seq=3)
     life.delete("a", tag="x")
     assert life.seqs("a") == []
+
+
+def test_a_burst_is_copied_before_the_usual_time_is_over() -> None:
+    life = Life(checkpoint_bytes=2000, checkpoint_gap_ms=5000, checkpoint_burst_bytes=8000, wal_file_bytes=1 << 16)
+    life.open()
+    life.create("a", durability="disk")
+    life.store.checkpoint()
+    while sum(shard.wal_bytes for shard in life.store.shards) < 7000:
+        life.append("a", 10)
+    assert not life.store.checkpoint_due(), "it is not that much"
+    while sum(shard.wal_bytes for shard in life.store.shards) < 8000:
+        life.append("a", 10)
+    assert life.store.checkpoint_due()
+    life.store.checkpoint()
+    assert not life.store.checkpoint_due()
+    life.power_cut()
+    life.reopen()

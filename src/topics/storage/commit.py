@@ -17,6 +17,7 @@ from contextlib import suppress
 from topics.format.prepared import Prepared
 from topics.host.threads import step_back
 from topics.model.errors import StoreClosed, TopicsError
+from topics.rules.catchup import hold_back_ns
 from topics.storage.append import Append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.store import Store
@@ -28,6 +29,8 @@ log = logging.getLogger("topics.storage")
 
 _SEGMENT_THREADS = 8
 """What a checkpoint does side by side. It waits for the disk nearly all the time, so this is no number of cores."""
+_HELD_BACK_NS = 200_000
+"""The shortest sleep that is one."""
 _IDLE_S = 0.5
 """How often the background looks for work that nobody announced."""
 
@@ -66,6 +69,9 @@ class Committer:
         """Held over a whole checkpoint: two at once would copy the same records into the same segment."""
         self.filling = False
         """The next WAL file is being written full of zeros."""
+        self.held_back_ns = 0
+        """For how long writers are to be held back yet: many small waits are one that is worth a sleep."""
+        self._silent = Bell()
 
     @property
     def is_disk_busy(self) -> bool:
@@ -102,7 +108,16 @@ class Committer:
             self.wait(submission)
         elif shard.dirty_since_ns is not None or shard.wants_spare():
             self.nudge(shard)
+        if shard.wal_bytes > self.store.options.checkpoint_burst_bytes:
+            self._hold_back(shard, submission.size)
         return append
+
+    def _hold_back(self, shard: Shard, size: int) -> None:
+        """Let the checkpoint catch up. The append is done: nobody but its own caller waits."""
+        self.held_back_ns += hold_back_ns(size, shard.wal_bytes, self.store.options.checkpoint_burst_bytes)
+        if self.held_back_ns >= _HELD_BACK_NS:
+            held_back_ns, self.held_back_ns = self.held_back_ns, 0
+            self._silent.wait(held_back_ns / 1e9)
 
     def wait(self, submission: Submission) -> None:
         """Return when the submission's class is satisfied; raise if it failed."""
@@ -358,6 +373,7 @@ class Background:
             self.committer.filling = False
         with self.committer.lock:
             shard.adopt_spare(spare)
+        self.checkpoint_now.set()  # a file was begun, so there may be enough
 
     def _checkpoint_loop(self) -> None:
         step_back()

@@ -23,6 +23,9 @@ class StoreOptions:
     """Age of un-checkpointed WAL that starts a checkpoint."""
     checkpoint_gap_ms: int = 5_000
     """Least time between two checkpoints, so that a burst is copied in large runs."""
+    checkpoint_burst_bytes: int = 256 * MIB
+    """WAL written since the last checkpoint that starts the next before that time is over. Larger keeps more WAL, on
+    disk and in memory, and recovers slower; smaller copies a burst in more and smaller runs."""
     reserve_seqs: int = 4096
     """Seqs a `disk` topic reserves ahead. Larger syncs less often and skips more seqs after a crash."""
     sync_ms: int = 10
@@ -52,6 +55,7 @@ class StoreOptions:
         self._bound("wal_shards", 1, limits.WAL_SHARDS)
         self._bound("wal_file_bytes", 1024, 1 << 31)
         self._bound("checkpoint_bytes", 1024, 1 << 40)
+        self._bound("checkpoint_burst_bytes", 1024, 1 << 40)
         for name in ("checkpoint_ms", "checkpoint_gap_ms", "evidence_ms", "segment_max_age_ms", "ttl_grace_ms"):
             self._bound(name, 0, 1 << 40)
         self._bound("max_topics", 0, 1 << 40)

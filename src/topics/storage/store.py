@@ -322,13 +322,15 @@ class Store:
         gap_ms = self.options.checkpoint_gap_ms
         if any(shard.refusing is not None for shard in self.shards):  # it may free the room that is missing
             return since_ms >= min(gap_ms, _FULL_GAP_MS)
-        if since_ms < gap_ms:
-            return False
         written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
-        if written >= max(self.options.checkpoint_bytes, 8 * self.snapshots.last_size):
+        at_rest = since_ms >= gap_ms
+        enough = self.options.checkpoint_bytes if at_rest else self.options.checkpoint_burst_bytes
+        if written >= max(enough, 8 * self.snapshots.last_size):
             return True
-        return since_ms >= self.options.checkpoint_ms and bool(
-            written or self.graveyard or self.staging.spent or self._aged()
+        return (
+            at_rest
+            and since_ms >= self.options.checkpoint_ms
+            and bool(written or self.graveyard or self.staging.spent or self._aged())
         )
 
     def _aged(self) -> bool:

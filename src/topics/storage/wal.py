@@ -25,6 +25,7 @@ from topics.host.fs import Fs, write_all
 from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
+from topics.storage.pace import Pace
 from topics.storage.paths import wal_name
 from topics.storage.submission import NO_BUFFERS, Buffers, State, Submission, fresh_error
 from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, Write
@@ -84,6 +85,10 @@ class Shard:
     uncached: int = 0
     """Files up to this number no longer take memory of the system."""
     stats: ShardStats = field(default_factory=ShardStats)
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.options.wal_file_bytes)
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -271,6 +276,7 @@ class Shard:
             if old is not None:
                 old.synced = old.written
                 self.sealed.append((old.number, old.written))
+            self.pace.rotated(old.written if old is not None else 0, self.clock.monotonic_ns(), self.stats.syncs)
             self.file = file
             self.stats.rotations += 1
             self.dirty_since_ns = None
@@ -454,9 +460,9 @@ class Shard:
         return self.refusing is not None or (self.file is not None and self.file.written * 8 > self.file.capacity)
 
     def plan_spare(self, capacity: int | None = None, waiting: bool = False) -> SparePlan:
-        """How to make a next file. A writer that waits for it gets a large one reserved, not filled with zeros."""
-        size = self.options.wal_file_bytes if capacity is None else capacity
-        fill = not waiting or size <= _FIRST_CAPACITY
+        """How to make a next file. A writer that waits for a large one, or is hurried, gets it reserved, not filled."""
+        size = self.pace.capacity() if capacity is None else capacity
+        fill = not (waiting or self.pace.hurried) or size <= _FIRST_CAPACITY
         old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
         return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill, self.room())
 
@@ -467,7 +473,7 @@ class Shard:
         self.rotations_seen = self.stats.rotations
         known, small = list(self.recyclable), list[str]()
         for number, length in gone:
-            full = length * 2 > self.options.wal_file_bytes
+            full = self.options.wal_file_bytes < length * 2 <= self.options.wal_file_bytes * 4
             (known if full else small).append(f"{self.directory}/{wal_name(number)}")
         at = max(len(known) - max(rotations, _RECYCLED_MIN), 0)
         self.recyclable = known[at:]

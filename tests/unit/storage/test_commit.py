@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,7 +15,8 @@ import topics
 from topics.format.ops import prepare
 from topics.model import limits
 from topics.model.errors import ReadOnly, WriteFailed
-from topics.storage.commit import Background, until_due_ns
+from topics.rules.catchup import FROM_BURSTS, NS_PER_BYTE
+from topics.storage.commit import Background, Bell, until_due_ns
 
 MS = 1_000_000
 
@@ -75,3 +77,29 @@ def test_threads_that_work_in_bulk_leave_the_cores_to_callers(tmp_path: Path) ->
         usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert weights["topics-sync"] == usual
     assert weights["topics-checkpoint"] > usual
+
+
+def test_a_writer_with_bursts_of_wal_behind_it_waits_behind_its_own_appends_alone(tmp_path: Path) -> None:
+    class Noted(Bell):
+        waits: ClassVar[list[float]] = []
+
+        def wait(self, timeout_s: float) -> None:
+            self.waits.append(timeout_s)
+
+    with topics.open(tmp_path, checkpoint_gap_ms=1 << 40, checkpoint_burst_bytes=1 << 30) as log:
+        log.create("t", durability="memory")
+        committer, shard = log._committer, log._store.shards[0]
+        committer._silent = Noted()
+        batch = [{"data": "x" * 1000}] * 100
+        log.append("t", batch)
+        assert Noted.waits == []
+        shard.wal_bytes = (FROM_BURSTS + 1) << 30
+        log.append("t", batch)
+        size = shard.wal_bytes - ((FROM_BURSTS + 1) << 30)
+        assert Noted.waits == [pytest.approx(size * NS_PER_BYTE / 1e9)]
+        log.append("t", batch[:1])
+        assert len(Noted.waits) == 1, "what is not worth a sleep is kept for the next one"
+        assert committer.held_back_ns > 0
+        shard.wal_bytes = 0
+        log.append("t", batch)
+        assert len(Noted.waits) == 1

@@ -502,6 +502,7 @@ def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
     bench = Bench()
     bench.put("a", frames=18)
     bench.step()
+    bench.clock.advance(1000)
     bench.put("b", frames=18)
     bench.step()
     assert bench.shard.retire([bench.shard.sealed.pop(0)]) == []
@@ -510,6 +511,27 @@ def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
     assert not bench.fs.exists(wal_path(1))
     assert bench.shard.spare is not None
     assert bench.shard.spare.file.read_at(0, 1024) == bytes(1024)
+
+
+def test_a_hurried_writer_gets_a_longer_file_whose_blocks_are_only_reserved() -> None:
+    bench = Bench(wal_file_bytes=8 << 20)
+    bench.shard.recyclable.append("/wal/old")
+    assert (bench.shard.plan_spare().fill, bench.shard.plan_spare().capacity) == (True, 8 << 20)
+    for written in (0, 8 << 20):
+        bench.shard.pace.rotated(written, bench.clock.monotonic_ns(), 0)
+    bench.shard.recyclable.append("/wal/old")
+    plan = bench.shard.plan_spare()
+    assert (plan.fill, plan.capacity, plan.old) == (False, 32 << 20, None)
+    spare = plan.run()
+    assert spare.file.size() == 32 << 20
+    assert spare.file.read_at(0, 1 << 20) == bytes(1 << 20)
+
+
+def test_a_long_file_is_not_kept_for_recycling() -> None:
+    shard = Bench().shard
+    shard.stats.rotations = 5
+    assert shard.retire([(1, 4000), (2, 1000)]) == [wal_path(1)]
+    assert shard.recyclable == [wal_path(2)]
 
 
 def test_a_file_whose_records_were_all_copied_is_named_once() -> None:
