@@ -188,6 +188,11 @@ class Exchange:
 
     # The handler.
 
+    @property
+    def placed(self) -> bool:
+        """Whatever is begun from now on comes behind it."""
+        return self.answer is not None or (isinstance(self._task, Later) and self._task.placed)
+
     def start(self) -> None:
         """Run the handler with what was collected. `deliver` is called when there is an answer, maybe at once."""
         self.started = True

@@ -234,6 +234,9 @@ class Later:
 
     __slots__ = ("_fail", "_tell")
 
+    placed = False
+    """What was asked for is ordered already, and only its end is awaited: nothing begun now comes before it."""
+
     _tell: Callable[[Answer], None]
     _fail: Callable[[BaseException], None]
 

@@ -1,9 +1,11 @@
 """The answers of one HTTP/1 connection, in the order of its requests.
 
 Requests that follow each other without waiting (pipelining) run side by side only where that cannot be noticed: safe
-methods, and several calls of one method on one path, which handlers take in order. Any other request waits until those
-before it are answered, so that a read behind an append sees it. While the peer does not take its answers no further
-ones are made, so that no number of requests for large pages fills the memory.
+methods, and several calls of one method on one path, each of which has its place in the order of things before the
+next one is begun. One that waits for its topic to be made, or for its body to be inflated, has none yet and would be
+overtaken. Any other request waits until those before it are answered, so that a read behind an append sees it. While
+the peer does not take its answers no further ones are made, so that no number of requests for large pages fills the
+memory.
 """
 
 from __future__ import annotations
@@ -201,11 +203,13 @@ class Pipeline:
             if first.answer is not None:
                 # It goes out before another one is made.
                 return True
+        before = first
         for exchange in tuple(islice(self._queue, 1, self._beside)):
-            if not _alike(first.head, exchange.head):
+            if not _alike(first.head, exchange.head) or not (before.placed or first.head.method in SAFE):
                 break
             if not exchange.started:
                 exchange.start()
+            before = exchange
         return first.answer is not None
 
     def _emit(self, exchange: Exchange) -> None:

@@ -285,6 +285,7 @@ class _Wait(Later):
     """An answer that needs nothing but its submission settled."""
 
     __slots__ = ("_answer", "_cancelled", "_pump", "_submission")
+    placed = True
 
     def __init__(self, pump: Pump, submission: Submission, answer: Callable[[], Answer]) -> None:
         self._pump = pump

@@ -13,9 +13,9 @@ from tests.contract.http.live import ServerProcess
 from tests.integration.live.sse import Place
 
 TOPICS = 8
-SCRUBBERS, SCRUBS = 4, 16
-"""Connections, and scrubs under way on each: many more than there are threads for them, so that some always wait, which
-is full pressure."""
+SCRUBBERS = 64
+"""Connections with a scrub under way on each: many more than there are threads for them, so that some always wait,
+which is full pressure."""
 REFUSALS = 20
 LOAD_S_MAX = 40.0
 """The load ends as soon as enough was refused; this is for a machine on which nothing ever is."""
@@ -46,7 +46,7 @@ class Caller:
 
 
 class Scrubber(asyncio.Protocol):
-    """Asks for as many again as were answered."""
+    """Asks again as soon as it is answered."""
 
     REQUEST = b"POST /v0/admin/scrub HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n\r\n"
     ANSWER = b"HTTP/1.1 200 "
@@ -57,7 +57,7 @@ class Scrubber(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(SCRUBS * self.REQUEST)
+        self.transport.write(self.REQUEST)
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data

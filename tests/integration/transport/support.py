@@ -7,11 +7,24 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from topics.api.http import Admission, Answer, Budget, Head, Request, Response, Sink, Socket, Stream, WebSocket
+from topics.api.http import Admission, Answer, Budget, Head, Later, Request, Response, Sink, Socket, Stream, WebSocket
 from topics.api.listener import Listener, serve
 from topics.api.options import TlsOptions, TransportOptions
 
 BODY_LIMIT = 1 << 20
+
+
+class Placed(Later):
+    """An answer to come, whose request has its place already."""
+
+    __slots__ = ()
+    placed = True
+
+    def told(self, work: asyncio.Task[Answer]) -> None:
+        self._tell(work.result())
+
+    def cancel(self) -> None:
+        pass
 
 
 @dataclass
@@ -36,11 +49,15 @@ class EchoApp:
     def release(self) -> None:
         self.in_flight -= 1
 
-    def handle(self, request: Request) -> Answer | Awaitable[Answer]:
+    def handle(self, request: Request) -> Answer | Later | Awaitable[Answer]:
         self.seen.append(request)
         path = request.head.path
         if path == "/wait":
             return self.wait(request)
+        if path == "/placed":
+            placed = Placed()
+            asyncio.ensure_future(self.wait(request)).add_done_callback(placed.told)
+            return placed
         if path == "/future":
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(0.01, self.fulfil, future)

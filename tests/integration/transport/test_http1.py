@@ -50,12 +50,23 @@ async def test_unknown_methods_are_for_the_app_to_refuse_and_their_bodies_are_re
 
 async def test_a_read_behind_a_pipelined_write_starts_after_it() -> None:
     async with serving() as (app, listener), raw(listener.port) as client:
-        client.send(post("/wait?1", b"") + post("/wait?2", b"") + post("/other", b""))
+        client.send(post("/placed?1", b"") + post("/placed?2", b"") + post("/other", b""))
         await until(lambda: len(app.events) == 2)
-        assert [request.head.path for request in app.seen] == ["/wait", "/wait"]
+        assert [request.head.path for request in app.seen] == ["/placed", "/placed"]
         app.gate.set()
         assert [(await client.reply()).status for _ in range(3)] == [200, 200, 200]
         assert app.seen[-1].head.path == "/other"
+
+
+async def test_a_call_that_has_no_place_yet_is_not_overtaken_by_the_next_of_its_path() -> None:
+    async with serving() as (app, listener), raw(listener.port) as client:
+        client.send(b"".join(post(f"/wait?{number}", b"") for number in range(9)))
+        await until(lambda: bool(app.events))
+        await asyncio.sleep(0.02)
+        assert app.events == ["start 0"]
+        app.gate.set()
+        assert [(await client.reply()).body for _ in range(9)] == [b'"waited %d"' % number for number in range(9)]
+        assert app.events == [f"{what} {number}" for number in range(9) for what in ("start", "end")]
 
 
 async def test_requests_beyond_the_bound_wait_unread() -> None:
