@@ -10,12 +10,12 @@ parsed again as one that it knows and no path takes; where it does not begin the
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import httptools
 
 from topics.api.exchange import Exchange
+from topics.api.head import is_websocket, size_of_head, split_target, with_other_method, without_upgrade
 from topics.api.http import Head, Response, Socket
 from topics.api.known import HEAD_BYTES_MAX, Known
 from topics.api.pipeline import Pipeline
@@ -34,10 +34,6 @@ SINGLE = frozenset(
 VERSIONS = ("1.1", "1.0")
 # Heads with one of these are parsed each time they come.
 UNPLAIN = frozenset((b"upgrade", b"transfer-encoding", b"expect", b"connection"))
-# A token at the very start of a request, where its method stands.
-METHOD = re.compile(rb"(?:\r\n)*([!#$%&'*+.^_`|~0-9A-Za-z-]+) ")
-UNANSWERED = b"PURGE"
-"""A method that the parser knows and no path takes."""
 MISREAD = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
 
@@ -65,6 +61,9 @@ class Http1:
         self._in_head = False
         """Between the first byte of a request and the end of its head."""
         self._head_bytes = 0
+        """Of a head under way, in earlier inputs."""
+        self._fed = 0
+        """Bytes of the input that is being parsed."""
         self._since = connection.ticker.now
         """When the head or the window of the body under way began, or the connection fell idle."""
         self._incoming: Exchange | None = None
@@ -164,6 +163,7 @@ class Http1:
         stopped = -1
         again: bytes | None = None
         begins = self._between_requests
+        self._fed = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -327,6 +327,9 @@ class Http1:
         self._headers = {}
         if len(headers) > self._options.headers_max:
             raise Refusal(Response(431))
+        most = self._options.head_bytes_max
+        if self._head_bytes + self._fed > most and size_of_head(self._target, headers) > most:
+            raise Refusal(Response(431))
         parser = self._parser
         method = parser.get_method().decode("ascii")
         version = parser.get_http_version()
@@ -446,51 +449,3 @@ class Http1:
         self._connection.hand_over(session)
         self._connection.resume_for_work()
         session.open(answer, rest)
-
-
-def split_target(target: bytes) -> tuple[str, str]:
-    """Path and query of a request target, in origin or absolute form; a fragment has no business there."""
-    text = target.decode("ascii")
-    if text[:1] == "/" and "?" not in text and "#" not in text:
-        return text, ""
-    if text[:1] != "/" and "://" in text:
-        text = "/" + text.split("://", 1)[1].partition("/")[2]
-    if "#" in text:
-        text = text.partition("#")[0]
-    path, _, query = text.partition("?")
-    return path, query
-
-
-def with_other_method(data: bytes) -> bytes | None:
-    """Input that starts with a request, under a method that is sure to be refused as the one it has; None if the parser
-    knows that one."""
-    found = METHOD.match(data)
-    if found is None:
-        return None
-    try:
-        httptools.HttpRequestParser(object()).feed_data(found[1] + b" ")
-    except httptools.HttpParserInvalidMethodError:
-        return UNANSWERED + data[found.end(1) :]
-    return None
-
-
-def is_websocket(method: str, version: str, headers: dict[bytes, bytes]) -> bool:
-    return (
-        method == "GET"
-        and version == "1.1"
-        and headers[b"upgrade"].strip().lower() == b"websocket"
-        and headers.get(b"content-length", b"0") == b"0"
-        and b"transfer-encoding" not in headers
-    )
-
-
-def without_upgrade(method: str, target: bytes, version: str, headers: dict[bytes, bytes]) -> bytes:
-    """The head again, as if the client had not offered another protocol."""
-    lines = [b"%b %b HTTP/%b\r\n" % (method.encode("ascii"), target, version.encode("ascii"))]
-    for name, value in headers.items():
-        if name == b"connection":
-            options = [option.strip() for option in value.split(b",")]
-            value = b", ".join(option for option in options if option.lower() not in (b"upgrade", b"http2-settings"))
-        if name not in (b"upgrade", b"http2-settings"):
-            lines.append(b"%b: %b\r\n" % (name, value))
-    return b"".join((*lines, b"\r\n"))

@@ -28,8 +28,9 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from topics.api.exchange import Exchange
+from topics.api.head import split_target
 from topics.api.http import Head
-from topics.api.http1 import SINGLE, split_target
+from topics.api.http1 import SINGLE
 from topics.api.lane import Lane
 
 if TYPE_CHECKING:

@@ -127,6 +127,15 @@ async def test_endless_head_is_431(data: bytes) -> None:
         assert (await client.reply()).status == 431
 
 
+@pytest.mark.parametrize("data", [b"GET /%b HTTP/1.1\r\nhost: here\r\n\r\n", b"GET / HTTP/1.1\r\nx: %b\r\n\r\n"])
+async def test_large_head_is_431_however_it_arrives_and_one_of_the_limit_passes(data: bytes) -> None:
+    async with serving(head_bytes_max=4096) as (_, listener):
+        for size, status in ((3900, 200), (4200, 431), (40_000, 431)):
+            async with raw(listener.port) as client:
+                client.send(data % (b"a" * size))
+                assert (await client.reply()).status == status
+
+
 async def test_one_header_repeated_without_end_is_431() -> None:
     async with serving(head_bytes_max=4096) as (_, listener), raw(listener.port) as client:
         client.send(get("/", *(f"x: {number:0100}" for number in range(100))))

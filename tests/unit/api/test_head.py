@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.api.http1 import is_websocket, split_target, without_upgrade
+from topics.api.head import is_websocket, split_target, without_upgrade
 from topics.api.options import TransportOptions
 
 
