@@ -95,9 +95,23 @@ class History:
             end = min(end, first_at(topic, wanted.to_ts))
         self.end_seq = end
         self.next_from_seq = max(start, 1)
+        self._behind_gap = 0
+        """Where a gap ends that reaches beyond the range."""
 
     def items(self, step_records: int = _STEP_RECORDS, step_bytes: int = _STEP_BYTES) -> Iterator[Gap | Piece]:
-        """What lies in the range. Whoever takes only part of a piece sets `next_from_seq` itself."""
+        """What lies in the range, also of a gap. Whoever takes only part of a piece sets `next_from_seq` itself."""
+        if self.next_from_seq >= self.end_seq:
+            return
+        for item in self._items(step_records, step_bytes):
+            if isinstance(item, Gap) and item.gap_to >= self.end_seq:
+                self._behind_gap = item.gap_to + 1
+                self.next_from_seq = self.end_seq
+                if item.gap_from < self.end_seq:
+                    yield Gap(item.gap_from, self.end_seq - 1, item.reason)
+            else:
+                yield item
+
+    def _items(self, step_records: int, step_bytes: int) -> Iterator[Gap | Piece]:
         seqs = self._found()
         if seqs is not None:
             yield from self._named(seqs, step_records, step_bytes)
@@ -220,7 +234,8 @@ class History:
         yield b'{"end":{"next_from_seq":%d,"head_seq":%d}}\n' % (self.next_from_seq, self.head_seq)
 
     def tombstone(self, gap: Gap) -> bytes:
-        told = Tombstone(gap.gap_from, gap.gap_to, gap.reason, gap.missed, gap.gap_to + 1, self.head_seq)
+        earliest = max(gap.gap_to + 1, self._behind_gap)
+        told = Tombstone(gap.gap_from, gap.gap_to, gap.reason, gap.missed, earliest, self.head_seq)
         return b'{"tombstone":%b}' % encode(told)
 
 

@@ -246,6 +246,27 @@ def test_filters_by_index_tell_what_was_lost_between(keyed: Engine) -> None:
     assert records(api, "a", "?key=k0&tag=t1").json["records"] == []
 
 
+@pytest.mark.parametrize("wanted", ["", "&tag=t", "&key=k", "&node=n"])
+def test_a_gap_is_told_within_the_asked_range_and_no_further(api: Api, topic: str, wanted: str) -> None:
+    api.put(topic, cap_records=10)
+    api.append(topic, *({"data": at, "tag": "t", "key": "k", "node": "n"} for at in range(30)))
+
+    def told(asked: str) -> tuple[list[Any], int]:
+        page = records(api, topic, asked + wanted).json
+        *found, end = lines(api, topic, asked + wanted)
+        assert (found, end["end"]["next_from_seq"]) == (page["records"], page["next_from_seq"])
+        kinds = [(row["kind"], row["gap_from"], row["gap_to"]) for row in rows(api, topic, asked + wanted)]
+        stones = [record["tombstone"] for record in found if "tombstone" in record]
+        assert kinds[:-1] == [("gap", stone["gap_from"], stone["gap_to"]) for stone in stones]
+        assert all((stone["earliest_seq"], stone["head_seq"]) == (21, 30) for stone in stones)
+        return [(stone["gap_from"], stone["gap_to"], stone["missed_estimate"]) for stone in stones], kinds[-1][1]
+
+    assert told("?from_seq=3&to_seq=8") == ([(3, 7, 5)], 8)
+    assert told("?from_seq=8&to_seq=21") == ([(8, 20, 13)], 21)
+    assert told("?from_seq=8&to_seq=8") == ([], 8)
+    assert told("?from_seq=8&to_seq=3") == ([], 8)
+
+
 def test_damaged_sidecar_of_keys_is_made_again_from_the_records(keyed: Engine) -> None:
     api = Api(InProcess(keyed))
     api.append("a", *({"data": i, "key": f"k{i}"} for i in range(1, 31)))
