@@ -136,8 +136,7 @@ def _walk(store: Store, topic: Topic, query: Query, page: Page, exclude: tuple[b
             page.pieces.append(text)
             page.count += count
             spent += size
-        if walked:
-            page.next_from_seq = item.first_seq + walked - 1
+        page.next_from_seq = item.first_seq + walked - 1  # what lies dead in front of a batch was walked over, too
         if walked < item.count or page.count >= query.limit or page.next_from_seq - started >= SCAN_MAX:
             return started
         if page.next_from_seq >= last:

@@ -55,6 +55,15 @@ def test_budget_always_lets_the_first_record_through(api: Api, topic: str) -> No
     assert api.seqs(topic, max_batch_bytes=1 << 63) == [1, 2, 3]
 
 
+def test_a_page_ends_before_the_record_that_has_no_room_whatever_lies_dead_in_front_of_it(api: Api, topic: str) -> None:
+    api.append(topic, "x" * 8)
+    assert api.call("POST", "/v0/admin/checkpoint").status == 200
+    api.append(topic, *({"data": at, "tag": "dead"} for at in range(5)), "y")
+    api.delete(topic, match="dead")
+    answer = api.diff(topic, max_batch_bytes=10).json
+    assert ([record["$seq"] for record in answer["records"]], answer["next_from_seq"]) == ([1], 6)
+
+
 def test_node_filter_passes_over_without_using_the_limit(api: Api, topic: str) -> None:
     api.append(topic, *({"data": i, "node": "ab"[i % 2]} for i in range(10)), {"data": 10})
     answer = api.diff(topic, node="a", limit=3).json
