@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from topics.model import limits
+from topics.model.errors import StorageError
 from topics.rules.lease import Leases
 from topics.rules.lease_values import Deal
 from topics.storage.topic import Topic
+
+LARGEST: Final = limits.RECORD_BYTES + limits.META_BYTES
+"""More than one record takes."""
 
 
 class Budget:
@@ -33,11 +39,11 @@ class Budget:
         """How many of them there is room for."""
         taken = 0
         if seqs and seqs[-1] - seqs[0] < 2 * len(seqs):
-            whole = self.topic.measure(seqs[0], seqs[-1])[1]
+            whole = self._size(seqs[0], seqs[-1])
             if whole <= self.bytes:
                 taken, self.bytes = len(seqs), self.bytes - whole
         for seq in seqs[taken:]:
-            size = self.topic.measure(seq, seq)[1]
+            size = self._size(seq, seq)
             if size > self.bytes and self.used:
                 self.bytes = 0
                 break
@@ -47,3 +53,11 @@ class Budget:
         self.records -= taken
         self.used = self.used or taken > 0
         return taken
+
+    def _size(self, first: int, last: int) -> int:
+        """What first..last take, or at most take where that cannot be read: who reads them says what is wrong, and what
+        was dealt already must not be in hand for ever."""
+        try:
+            return self.topic.measure(first, last)[1]
+        except (StorageError, FileNotFoundError):
+            return LARGEST * (last - first + 1)

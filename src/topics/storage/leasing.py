@@ -22,7 +22,7 @@ from topics.model.leaserows import LeaseRow, LeaseRun, seqs_of
 from topics.rules.lease_values import READY, Ask, Grant
 from topics.storage.alive import runs_of
 from topics.storage.append import Rider, drop_dead_ram, reaches_disk
-from topics.storage.budget import Budget
+from topics.storage.budget import LARGEST, Budget
 from topics.storage.effect import Effect
 from topics.storage.queue import Queue
 from topics.storage.submission import Buffers, Submission, WaitFirst
@@ -31,7 +31,7 @@ from topics.storage.wal import Shard
 
 _WINDOW_MIN = 64
 """Fresh seqs that are looked at together, however few are wanted."""
-_FEW = limits.FETCH_BYTES // (limits.RECORD_BYTES + limits.META_BYTES)
+_FEW = limits.FETCH_BYTES // LARGEST
 """Jobs that one answer has room for, whatever their size."""
 
 

@@ -9,9 +9,9 @@ from topics.rules.lease_values import Ask
 from topics.storage.leasing import order_claim, queue_of
 
 
-def heavy(count: int = 20) -> Bench:
+def heavy(count: int = 20, **options: int) -> Bench:
     """A queue of jobs of which eight are as much as one claim may hold."""
-    bench = Bench(wal_shards=1)
+    bench = Bench(wal_shards=1, **options)
     for _ in range(count):
         bench.append("jobs", "x" * 1_000_000, type="queue", durability="disk")
     return bench
@@ -64,3 +64,23 @@ def test_what_was_not_given_counts_no_delivery_after_a_crash() -> None:
     assert [(row[0], row[3]) for hand in hands for row in hand.rows] == [
         *((seq, 2) for seq in range(1, 9)), (9, 1), (10, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_jobs_whose_segment_is_missing_are_dealt_and_keep_nobody_from_those_behind(came_back: bool) -> None:
+    bench = heavy(segment_max_events=10)
+    if came_back:
+        for _ in range(3):
+            bench.run(bench.broker.queues.nack("jobs", "w", taken := seqs(bench), [None] * len(taken), 0))
+    bench.store.checkpoint()
+    topic = bench.store.topic("jobs")
+    segment = topic.segments[0]
+    assert (segment.first_seq, segment.count) == (1, 10)
+    bench.store.handles.forget(segment)
+    for part in ("data", "idx"):
+        bench.disk.remove(segment.path(part))
+    hands = [seqs(bench) for _ in range(4)]
+    assert hands == [list(range(1, 8)), list(range(8, 16)), list(range(16, 21)), []]
+    leases = queue_of(topic).leases
+    assert not leases.all_under_way()
+    assert leases.leased == 20
