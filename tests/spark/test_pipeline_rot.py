@@ -130,20 +130,42 @@ def test_segment_that_is_missing_or_cut_is_refused_and_salvage_makes_it_a_gap(
     assert done.rows + sum(high + 1 - low for low, high, _ in done.gaps) == 3 * SIZE
 
 
-def test_rot_under_a_running_server_is_told_and_noted_the_same_way(
-    spark: SparkSession, server: Server, topic: str, tmp_path: Path
-) -> None:
-    server.fill(topic, 0, 120)
-    server.checkpoint()
+def rotten(server: Server, topic: str) -> Path:
+    """Record 70 of what `fill` made rots; the file it is in."""
     topic_id = server.client.heads({topic: 1}).topics[topic].epoch
     (file,) = server.data.glob(f"topics/{topic_id:08d}/seg-{51:016d}.data")
     data = bytearray(file.read_bytes())
     data[data.index(b'"name":"n69"') + 9] ^= 1
     file.write_bytes(data)
+    return file
+
+
+def test_rot_under_a_running_server_is_told_and_noted_the_same_way(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    server.fill(topic, 0, 120)
+    server.checkpoint()
+    file = rotten(server, topic)
     asked = options(server, topic, tmp_path)
     assert f"{file} is damaged at byte " in str(run(spark, asked).error)
     done = run(spark, replace(asked, report_corrupt=True))
     assert (done.error, done.rows, done.end_seq, done.gaps) == (None, 99, 101, ((70, 70, "corrupt"),))
+
+
+def test_rebuild_that_is_refused_does_not_let_retention_go_past_what_the_old_table_has(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    server.fill(topic, 0, 100)
+    server.checkpoint()
+    asked = options(server, topic, tmp_path, hold=True, report_corrupt=True)
+    assert run(spark, asked).end_seq == 101
+    server.fill(topic, 100, 100)
+    server.checkpoint()
+    rotten(server, topic)
+    with pytest.raises(RecordsLost, match="holds records 70 to 70"):
+        next(rebuild(lambda: spark, asked))
+    assert read_status(asked)[0].next_seq == 101
+    assert server.client.group(topic, "export").info().committed <= 101
 
 
 def test_loss_that_only_reading_finds_stops_an_export_that_takes_none(

@@ -261,9 +261,7 @@ class Exporter:
         when its successor is complete, unless it is to be kept aside. What is `held` must be in the successor, too."""
         aside = Aside.put(history)
         try:
-            done = self._export(history, head, 1, least)
-            if held is not None:
-                held.check(done.gaps)  # rot, and what was lost since, is found by reading alone
+            done = self._export(history, head, 1, least, held)
         except BaseException:
             aside.back()
             raise
@@ -272,8 +270,9 @@ class Exporter:
             return done
         return replace(done, note=_joined_notes(done.note, f"the table before it is {aside.keep()}"))
 
-    def _export(self, history: History, head: Head, mark: int, least: int = 0) -> Exported:
-        """What lies behind the mark. With `least` a table is made in any case, and goes at least that far."""
+    def _export(self, history: History, head: Head, mark: int, least: int = 0, held: Held | None = None) -> Exported:
+        """What lies behind the mark. With `least` a table is made in any case, and goes at least that far. What is
+        `held` must be in it, or nothing is committed: the server would let go of what only the new table has."""
         began = time.monotonic()
         options, name = self._options, history.topic
         note = self._marks.tell(name, head, mark)
@@ -290,6 +289,9 @@ class Exporter:
         written = _write(session, writer, spans)
         losses = joined_losses(losses + [loss for one in written for loss in one.losses])
         _judge(options, losses)
+        gaps = tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses)
+        if held is not None:
+            held.check(gaps)  # rot, and what was lost since, is found by reading alone
         history.commit(head, end, written, losses)
         note = self._marks.tell(name, head, end, committed=True)
         joined = 0
@@ -306,7 +308,7 @@ class Exporter:
             bytes=sum(one.size for one in written),
             seconds=time.monotonic() - began,
             lag=head.head_seq + 1 - end,
-            gaps=tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses),
+            gaps=gaps,
             joined=joined,
             note=note,
         )
