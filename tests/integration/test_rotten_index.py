@@ -16,6 +16,10 @@ from topics.broker.scrubbing import scrub_store
 from topics.broker.segments import find_part
 from topics.format.render import WITH_DATA
 from topics.format.segment import DELETED, ENTRY_SIZE, decode_segment_frame
+from topics.host.fs import Fs
+from topics.storage.handles import Handles
+from topics.storage.segment import Segment
+from topics.storage.walfile import discard
 
 SEALED = 6
 
@@ -137,3 +141,26 @@ def test_a_scrub_names_the_file_until_it_is_whole(log: topics.Log) -> None:
     assert [error.path for _, error in scrub_store(log._store, "orders", lambda _: True).damage] == [
         str(path_of(log, "idx"))
     ]
+
+
+def test_a_scrub_takes_no_pair_for_damaged_that_is_dropped_under_it(
+    reopen: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(reopen)
+    is_index_whole = Handles.is_index_whole
+
+    def all_but_the_last(fs: Fs, path: str) -> None:
+        if not path.endswith(".data"):
+            discard(fs, path)
+
+    monkeypatch.setattr("topics.storage.copy.discard", all_but_the_last)
+
+    def dropped_first(handles: Handles, segment: Segment) -> bool:
+        log.delete("orders", before_seq=SEALED + 1)
+        log.checkpoint()
+        assert not Path(segment.path("idx")).exists()
+        assert Path(segment.path("data")).exists()  # it goes last
+        return is_index_whole(handles, segment)
+
+    monkeypatch.setattr(Handles, "is_index_whole", dropped_first)
+    assert scrub_store(log._store, None, lambda _: True).damage == []

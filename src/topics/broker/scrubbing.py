@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from topics.model.errors import CorruptFile, TopicNotFound
 from topics.storage.reader import scrub_segment
 from topics.storage.scan import check_there
+from topics.storage.segment import Segment
 from topics.storage.store import Store
 from topics.storage.topic import Topic
 
@@ -47,11 +48,15 @@ def _scrub_topic(store: Store, topic: Topic, found: Scrub) -> None:
             mask = topic.dead.mask(segment.first_seq, segment.count)
         try:
             damage = scrub_segment(store.handles, topic.id, segment, mask)
+            found.segments += 1
+            found.records += segment.count
         except FileNotFoundError:
-            with store.lock:
-                if any(one.first_seq == segment.first_seq for one in topic.segments):
-                    found.damage.append((topic.name, CorruptFile(segment.path("data"), 0, "it is missing")))
-            continue
-        found.segments += 1
-        found.records += segment.count
-        found.damage += [(topic.name, error) for error in damage]
+            damage = [CorruptFile(segment.path("data"), 0, "it is missing")]
+        if damage and _is_listed(store, topic, segment):
+            found.damage += [(topic.name, error) for error in damage]
+
+
+def _is_listed(store: Store, topic: Topic, segment: Segment) -> bool:
+    """Whether it is in use still: of one that was dropped meanwhile, some files may be gone and others not yet."""
+    with store.lock:
+        return any(one.first_seq == segment.first_seq for one in topic.segments)
