@@ -65,6 +65,11 @@ def test_times_are_numbers_or_iso() -> None:
     assert "such as 2025-01-31T12:00:00Z" in refused(lambda: parsed(startTs="yesterday"))
 
 
+def test_a_directory_may_be_written_as_a_file_url() -> None:
+    for path in ("/data", "file:/data", "file:///data"):
+        assert parse_options({"path": path, "topic": "orders"}, {}).path == "/data"
+
+
 def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
     options = parse_options(URL, {"TOPICS_TOKEN": "hush"})
     assert options.token == "hush"
@@ -98,6 +103,9 @@ def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
         ({"minPartitions": "0"}, "at least 1"),
         ({"url": "127.0.0.1:4000"}, "'127.0.0.1:4000' is not the URL of a server"),
         ({"timeout": "0ms"}, "option timeout is '0ms'"),
+        ({"tag": ""}, "option tag is empty: leave it out to read everything"),
+        ({"key": ""}, "option key is empty"),
+        ({"provider": "topics"}, "CREATE TEMPORARY VIEW orders USING topics"),
         ({"startTs": "2026-02-01", "endTs": "2026-01-01"}, "ends at 2026-01-01, before it begins at 2026-02-01"),
     ],
 )

@@ -191,6 +191,20 @@ def test_topics_join_and_leave_by_pattern(server: Server) -> None:
     assert list(stream.offset) == ["join.b"]
 
 
+def test_a_topic_that_is_not_asked_for_any_more_keeps_its_place(server: Server) -> None:
+    for name in ("stays", "pauses"):
+        server.fill(name, 0, 10, durability="fsync")
+    both, one = ({"url": server.url, "subscribe": names} for names in ("stays,pauses", "stays"))
+    stream = Stream(both)
+    assert len(stream.batch()) == 20
+    for name in ("stays", "pauses"):
+        server.fill(name, 10, 3)
+    stream.reader = stream_reader(one, schema_of(one))
+    assert len(stream.batch()) == 3
+    stream.reader = stream_reader(both, schema_of(both))
+    assert seqs(stream.batch()) == [11, 12, 13]
+
+
 def test_a_directory_at_rest_is_streamed_to_its_end(tmp_path: Path) -> None:
     import topics
 

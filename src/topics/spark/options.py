@@ -116,13 +116,16 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
             "give either option path (a data directory at rest) or option url (a running server, http://127.0.0.1:4000)"
         )
     if path is not None:
-        path = path.removeprefix("file://")
+        path = folder_of(path)
         if "://" in path:
             raise InvalidRequest(f"option path is {path!r}: only directories of this machine are read; or give url")
     token = (asked.get("token") or environ.get("TOPICS_TOKEN") or None) if url is not None else None
     if url is not None:
         Place.parse(url, token)
     topics, pattern = _topics(asked)
+    for name in ("tag", "node", "key"):
+        if asked.get(name) == "":
+            raise InvalidRequest(f"option {name} is empty: leave it out to read everything")
     starts, start = _bounds(asked, "startSeq", "startTs", "startingOffsets", "startingOffsetsByTimestamp", EARLIEST)
     ends, end = _bounds(asked, "endSeq", "endTs", "endingOffsets", "endingOffsetsByTimestamp", LATEST)
     for name in (*starts, *ends):
@@ -162,12 +165,22 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     )
 
 
+def folder_of(path: str) -> str:
+    """Without the scheme, which Spark writes with one slash, others with three."""
+    return re.sub(r"^file:(//)?(?=/)", "", path)
+
+
 def _named(given: Mapping[str, str]) -> dict[str, str]:
     """By our names; Spark hands options over in lower case."""
     known = {name.lower(): name for name in NAMES}
     asked: dict[str, str] = {}
     for given_name, value in given.items():
         name = known.get(given_name.lower())
+        if name is None and given_name.lower() == "provider":  # which the catalog adds to what the caller gave
+            raise InvalidRequest(
+                "Spark's catalog cannot keep a topic as a table: CREATE TEMPORARY VIEW orders USING topics "
+                "OPTIONS (url 'http://127.0.0.1:4000', topic 'orders')"
+            )
         if name is None:
             raise InvalidRequest(f"unknown option {given_name!r}; known: {', '.join(NAMES)}")
         ours = SAME.get(name, name)

@@ -128,8 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end[name] = entry(heads[name].id, stop)
         for name, at in start.items():
             if name not in heads and self._options.pattern is None:
-                self._dropped(name)
-                end[name] = at
+                if name in self._options.topics:
+                    self._dropped(name)
+                end[name] = at  # one that is not asked for any more keeps its place, should it be asked for again
         return dict(sorted(end.items()))
 
     def _heads(self, start: Offset, wait_ms: int) -> dict[str, Head]:
