@@ -111,8 +111,9 @@ def test_empty_frame_asks_the_server_for_nothing(spark: SparkSession, server: Se
     ("rows", "words"),
     [
         ([("1",), (None,)], "data is null"),
-        ([("1",), ("{bad",)], "row 1 of partition 0: the server refused it .* 'data' is not JSON"),
+        ([("1",), ("{bad",)], "row 1 of partition 0: the server refused it .* 'data' is not JSON.*dataFormat=string"),
         ([("1",), (json.dumps("x" * 1_100_000),)], "row 1 of partition 0: the server refused it .* limit is 1048576"),
+        ([("1",), (json.dumps("x" * 40_000_000),)], "row 1 of partition 0: it has 4[0-9]+ bytes.* at most 1048576"),
     ],
 )
 def test_bad_row_fails_the_query_and_nothing_is_visible(

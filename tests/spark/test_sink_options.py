@@ -3,7 +3,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from topics.model.errors import InvalidRequest
 from topics.spark.sink_options import parse_sink_options
@@ -50,6 +61,10 @@ def schema(**columns: Any) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
+def holding(kind: DataType) -> StructType:
+    return StructType().add("in", ArrayType(kind))
+
+
 @pytest.mark.parametrize(
     ("columns", "topic", "wraps", "words"),
     [
@@ -57,6 +72,10 @@ def schema(**columns: Any) -> StructType:
         ({"tag": StringType()}, "t", False, "named data"),
         ({"data": StringType(), "tag": LongType()}, "t", False, "column tag is bigint"),
         ({"data": BinaryType()}, "t", False, "base64"),
+        ({"data": VariantType()}, "t", False, r"column data is variant.* to_json\(data\)"),
+        ({"data": holding(VariantType())}, "t", False, r"data\.in\[\] is variant"),
+        ({"meta": holding(YearMonthIntervalType()), "data": StringType()}, "t", False, r"meta\.in\[\] is interval"),
+        ({"data": MapType(holding(LongType()), LongType())}, "t", False, "keys of data are struct"),
         ({"data": StringType(), "meta": LongType()}, "t", False, "column meta"),
         ({"data": LongType()}, "t", True, "dataFormat=string"),
         ({"data": StringType()}, None, False, "option topic"),

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from topics.client.retry import RetryPolicy
 from topics.client.sync import Client
 from topics.model.errors import InvalidRequest, TopicsError, Unreachable
+from topics.model.limits import RECORD_BYTES
 from topics.spark.sink_options import SinkOptions, parse_sink_options
 from topics.spark.sink_rows import Piece, Rows, make_rows
 
@@ -150,6 +151,11 @@ class _Task:
             self.add(topic, piece.part(0, rows // 2))
             self.add(topic, piece.part(rows // 2, rows))
         elif rows:
+            if rows == 1 and _size(piece) > PART_BYTES:  # such a body is refused before anybody looks at its rows
+                raise InvalidRequest(
+                    f"row {piece.rows[0]} of partition {self._stored.partition}: it has {_size(piece)} bytes, and data "
+                    f"and meta of a record take at most {RECORD_BYTES}"
+                )
             self._put(topic, piece)
 
     def _put(self, topic: str, piece: Piece) -> None:
@@ -184,6 +190,8 @@ class _Task:
             raise
         except TopicsError as error:
             row, why = _row_of(error.message, gathered)
+            if "'data' is not JSON" in why:
+                why += "; dataFormat=string takes any text"
             where = f"partition {stored.partition}" if row is None else f"row {row} of partition {stored.partition}"
             raise type_of(error)(f"{where}: the server refused it for topic {topic!r}: {why}") from None
         stored.parts.setdefault(topic, []).append(part)

@@ -58,7 +58,7 @@ class Rows:
             if name in batch.schema.names:
                 columns[name] = _text(batch.column(name))
         if "meta" in batch.schema.names:
-            columns["meta"] = _json(batch.column("meta"), wraps=False)
+            columns["meta"] = _json("meta", batch.column("meta"), first_row, wraps=False)
         records = pa.RecordBatch.from_pydict(columns)
         if not self.has_topics:
             assert self.topic is not None
@@ -71,15 +71,19 @@ class Rows:
             row = first_row + topics.is_null().to_pylist().index(True)
             raise InvalidRequest(f"row {row} of this partition: its topic is null, and there is no option topic")
         for name in topics.unique().to_pylist():
-            check_topic_name(name)
             chosen = pc.indices_nonzero(pc.equal(topics, name))
+            try:
+                check_topic_name(name)
+            except InvalidRequest as error:
+                row = first_row + chosen[0].as_py()
+                raise InvalidRequest(f"row {row} of this partition: {error.message}") from None
             yield name, Piece(records.take(chosen), [first_row + row for row in chosen.to_pylist()])
 
     def _data(self, column: pa.Array, first_row: int) -> pa.Array:
         if column.null_count:
             row = first_row + column.is_null().to_pylist().index(True)
             raise InvalidRequest(f"row {row} of this partition: data is null; write the JSON text null for that")
-        return _json(column, self.wraps)
+        return _json("data", column, first_row, self.wraps)
 
 
 def _text(column: pa.Array) -> pa.Array:
@@ -88,13 +92,24 @@ def _text(column: pa.Array) -> pa.Array:
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 
-def _json(column: pa.Array, wraps: bool) -> pa.Array:
-    """JSON text of every value; null stays null."""
+def _json(name: str, column: pa.Array, first_row: int, wraps: bool) -> pa.Array:
+    """JSON text of every value; null stays null. InvalidRequest that names the row of a value that has none."""
     import pyarrow as pa
 
     if not wraps and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return _text(column)
-    return pa.array([None if value is None else _encode(value).decode() for value in plain(column)], pa.string())
+    try:
+        values = plain(column)
+    except OverflowError as error:
+        if len(column) > 1:
+            half = len(column) // 2
+            halves = (column[:half], first_row), (column[half:], first_row + half)
+            return pa.concat_arrays([_json(name, part, row, wraps) for part, row in halves])
+        raise InvalidRequest(
+            f"row {first_row} of this partition: {name} holds a time or date beyond the years 1 to 9999 ({error}): "
+            "cast it to string"
+        ) from None
+    return pa.array([None if value is None else _encode(value).decode() for value in values], pa.string())
 
 
 def plain(column: pa.Array) -> list[Any]:
@@ -111,12 +126,22 @@ def plain(column: pa.Array) -> list[Any]:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)] if parts else [{}] * len(column)
         return _with_nulls(column, rows)
     if pa.types.is_map(kind):
-        items = zip(map(str, plain(column.keys)), plain(column.items), strict=True)
+        items = zip(map(_name, plain(column.keys)), plain(column.items), strict=True)
         return _with_nulls(column, [dict(part) for part in _runs(column, list(items))])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _with_nulls(column, _runs(column, plain(column.values)))
+    if pa.types.is_float32(kind):  # in as few digits as it needs: 0.1, not 0.10000000149011612
+        column = column.cast(pa.string()).cast(pa.float64())
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _name(key: Any) -> str:
+    """A key of a map as the name of a field: what the value would be as JSON."""
+    if isinstance(key, str):
+        return key
+    text = _encode(key).decode()
+    return text.strip('"')
 
 
 def _runs(column: pa.Array, items: list[Any]) -> list[list[Any]]:
@@ -132,7 +157,7 @@ def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
 
 def make_rows(schema: StructType, topic: str | None, wraps: bool) -> Rows:
     """InvalidRequest if the columns cannot be written."""
-    from pyspark.sql.types import BinaryType, MapType, StringType, StructType, VariantType
+    from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
     fields = {field.name: field.dataType for field in schema.fields}
     if len(fields) < len(schema.fields):
@@ -149,9 +174,11 @@ def make_rows(schema: StructType, topic: str | None, wraps: bool) -> Rows:
             raise InvalidRequest(f"column {name} is {fields[name].simpleString()}; it must be a string")
     for name in ("data", "meta"):
         kind = fields.get(name)
-        if isinstance(kind, (BinaryType, VariantType)):
-            remedy = "to_json(…)" if isinstance(kind, VariantType) else "cast it to string, or encode it with base64(…)"
-            raise InvalidRequest(f"column {name} is {kind.simpleString()}, which JSON does not know: {remedy}")
+        if isinstance(kind, BinaryType):
+            remedy = "cast it to string, or encode it with base64(…)"
+            raise InvalidRequest(f"column {name} is binary, which JSON does not know: {remedy}")
+        if kind is not None:
+            _check_json(name, kind)
         if name == "meta" and kind is not None and not isinstance(kind, (StringType, StructType, MapType)):
             raise InvalidRequest(f"column meta is {kind.simpleString()}; it must be JSON text, a struct or a map")
     if wraps and not isinstance(fields["data"], StringType):
@@ -159,3 +186,24 @@ def make_rows(schema: StructType, topic: str | None, wraps: bool) -> Rows:
     if topic is None and "topic" not in fields:
         raise InvalidRequest("give option topic, or a column named topic")
     return Rows(topic, "topic" in fields, wraps)
+
+
+def _check_json(name: str, kind: Any) -> None:
+    """InvalidRequest if somewhere in it is what would not come out as JSON that means the same."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType, YearMonthIntervalType
+
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _check_json(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_json(f"{name}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        if isinstance(kind.keyType, StructType | ArrayType):
+            raise InvalidRequest(
+                f"the keys of {name} are {kind.keyType.simpleString()}, and a field in JSON has a name: make them text"
+            )
+        _check_json(f"the keys of {name}", kind.keyType)
+        _check_json(f"{name}[]", kind.valueType)
+    elif isinstance(kind, VariantType | YearMonthIntervalType):
+        remedy = f"to_json({name})" if isinstance(kind, VariantType) else "cast it to string"
+        raise InvalidRequest(f"column {name} is {kind.simpleString()}, which JSON does not know: {remedy}")
