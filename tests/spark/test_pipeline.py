@@ -200,7 +200,19 @@ def test_many_small_files_become_few_in_seq_order(
     assert (after.error, after.rows) == (None, 0)
 
 
-@pytest.mark.parametrize(("text", "words"), [("id", "path:type"), ("id:blob", "types"), ("seq:bigint", "two columns")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id", "path:type"),
+        ("id:blob", "types"),
+        ("a\tb:int", "path:type"),
+        ("seq:bigint", "two columns the name 'seq'"),
+        ("Data:string", "two columns the name 'Data'"),
+        ("id:bigint,ID:bigint", "two columns the name 'ID'"),
+        ("a_b:int,a.b:int", "two columns the name 'a_b'"),
+        ("a.b:string,a:string", "takes 'a' as a value and 'a.b' from inside it"),
+    ],
+)
 def test_wrong_typed_columns_are_named(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parse_shreds(text)

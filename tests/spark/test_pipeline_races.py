@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from topics.model.errors import Conflict, InvalidRequest
+from topics.model.errors import Conflict, InvalidRequest, StorageError
 from topics.spark.aside import Aside, leftovers
 from topics.spark.history import History
 from topics.spark.parts import COLUMNS, Written, open_parquet
@@ -117,7 +117,7 @@ def test_commit_whose_answer_was_lost_is_looked_up(tmp_path: Path, arrives: bool
         if arrives:
             export(tmp_path)
         else:
-            with pytest.raises(Conflict, match="was not changed"):
+            with pytest.raises(StorageError, match="was not changed"):
                 export(tmp_path)
     assert rows(tmp_path) == (40 if arrives else 0)
 

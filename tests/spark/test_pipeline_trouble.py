@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from topics.cli.pipeline import _session as session_of
 from topics.client.sync import Client
 from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, RecordsLost, StorageError
 from topics.spark.history import History
+from topics.spark.parts import Writer
 from topics.spark.pipeline import PipelineOptions, read_status, rebuild, run_round
 from topics.spark.places import Head, Loss
 
@@ -93,6 +95,60 @@ def test_table_that_cannot_be_read_is_told_beside_the_others(
     assert [one.problem is None for one in read_status(asked)] == [False, True]
     with pytest.raises(StorageError, match="written anew"):
         topics.spark.table(spark, str(tmp_path / "torn.a"))
+
+
+def test_place_where_no_table_can_be_is_told_beside_the_others(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    for name in ("place.a", "place.b"):
+        server.fill(name, 0, 10, durability="fsync")
+    (tmp_path / "place.a").write_text("")
+    bad, good = run_round(lambda: spark, options(server, "place.*", tmp_path, tail=True))
+    assert (good.error, good.rows) == (None, 10)
+    assert f"the folder {tmp_path}/place.a cannot be read" in str(bad.error)
+    assert "\n" not in str(bad.error)
+
+
+def test_reason_why_a_task_could_not_write_is_told(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.fill(topic, 0, 10)
+    monkeypatch.setattr("topics.spark.pipeline.Writer", lambda folder, *rest: Writer("/dev/null/table", *rest))
+    done = run(spark, options(server, topic, tmp_path, tail=True))
+    assert re.search("were not written: NotADirectoryError: .*Not a directory", str(done.error))
+
+
+@pytest.mark.parametrize("step", ["create", "create_write_transaction"])
+def test_full_disk_is_not_taken_for_another_exporter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    head = Head("store-1", 1, 10, 10, 1)
+    history = History.load(str(tmp_path), "t")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("Generic error\n \x1b[31m↳\x1b[0m No space left on device (os error 28)")
+
+    monkeypatch.setattr(f"deltalake.DeltaTable.{step}", full)
+    told = r"was not (made|changed) \(Generic error No space left on device \(os"
+    if step == "create":
+        with pytest.raises(StorageError, match=told):
+            history.create(head, ())
+        return
+    history.create(head, ())
+    with pytest.raises(StorageError, match=told):
+        history.commit(head, 5, [], [])
+
+
+def test_table_whose_name_leaves_no_room_for_another_stays_when_it_is_rebuilt(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    name = "n" * 255
+    server.fill(name, 0, 5, durability="fsync")
+    asked = options(server, name, tmp_path, tail=True)
+    assert run(spark, asked).rows == 5
+    with pytest.raises(StorageError, match=r"cannot be put aside .*nothing was changed"):
+        next(rebuild(lambda: spark, asked))
+    assert len(exported(tmp_path, name)) == 5
 
 
 def test_table_and_live_rest_take_their_key_from_the_environment_and_pass_gaps_on_request(

@@ -35,6 +35,12 @@ class Aside:
             os.rename(aside.folder, aside.path)
         except FileNotFoundError:
             raise Conflict(f"the table {aside.folder} was moved away by somebody else, who writes it anew") from None
+        except OSError as error:
+            raise StorageError(
+                f"the table {aside.folder} cannot be put aside while it is written anew ({error.strerror}), and "
+                "nothing was changed: move its folder elsewhere yourself, and a run writes the table anew",
+                path=aside.folder,
+            ) from None
         history.table = None
         return aside
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -46,6 +47,18 @@ def delta() -> Any:
     return deltalake
 
 
+def words_of(error: Exception) -> str:
+    """What deltalake says, in one line and without colours."""
+    return " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error)).split())
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether another exporter was first, and not a disk or a folder in the way."""
+    from deltalake.exceptions import TableNotFoundError
+
+    return not isinstance(error, OSError | TableNotFoundError)
+
+
 def open_table(folder: str) -> DeltaTable:
     """The table at its newest version; StorageError if it cannot be read."""
     from deltalake.exceptions import DeltaError
@@ -74,7 +87,13 @@ class History:
     def load(cls, root: str, topic: str) -> History:
         folder = os.path.join(root, topic)
         lake = delta()
-        if not lake.DeltaTable.is_deltatable(folder):
+        try:
+            there = lake.DeltaTable.is_deltatable(folder)
+        except OSError as error:
+            raise StorageError(
+                f"the folder {folder} cannot be read ({words_of(error)}): name another one with --table", path=folder
+            ) from None
+        if not there:
             # A log without a first commit is a table that somebody is about to make, or died while making it.
             if os.path.isdir(folder) and set(os.listdir(folder)) - {"_delta_log"}:
                 raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")
@@ -126,8 +145,10 @@ class History:
                 commit_properties=lake.CommitProperties(max_commit_retries=0),
                 raise_if_key_not_exists=False,
             )
-        except DeltaError as error:
-            raise Conflict(f"the table {self.folder} was not made, somebody else did so first ({error})") from None
+        except (DeltaError, OSError) as error:
+            if _is_refusal(error):
+                raise Conflict(f"the table {self.folder} was not made, somebody else did so first ({error})") from None
+            raise StorageError(f"the table {self.folder} was not made ({words_of(error)})", path=self.folder) from None
         if self.table.version() != 0:
             raise Conflict(f"the table {self.folder} was changed by somebody else as soon as it was made")
 
@@ -172,6 +193,10 @@ class History:
             )
         except Exception as error:
             if not self._holds(told["topics.round"]):
+                if isinstance(error, OSError):
+                    raise StorageError(
+                        f"the table {self.folder} was not changed ({words_of(error)})", path=self.folder
+                    ) from None
                 raise Conflict(
                     f"the table {self.folder} was not changed, somebody else did so first ({error})"
                 ) from None

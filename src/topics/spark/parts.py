@@ -63,16 +63,22 @@ def parse_shreds(text: str) -> tuple[Shred, ...]:
     for piece in filter(None, (part.strip() for part in text.split(","))):
         path, colon, kind = piece.rpartition(":")
         names = tuple(path.split("."))
-        if not colon or kind not in SHREDDED or not all(names):
+        if not colon or kind not in SHREDDED or not all(names) or not path.isprintable():
             raise InvalidRequest(
                 f"--shred {piece!r}: write path:type, such as customer.id:bigint; types: {', '.join(SHREDDED)}"
             )
         shreds.append(Shred(names, kind))
-    names_of = [shred.name for shred in shreds]
-    taken = set(COLUMNS.names) | {name for name in names_of if names_of.count(name) > 1}
-    clash = next((name for name in names_of if name in taken), None)
-    if clash is not None:
-        raise InvalidRequest(f"--shred gives two columns the name {clash!r}")
+    taken = set(COLUMNS.names)
+    for shred in shreds:
+        if shred.name.lower() in taken:  # Delta takes names for the same whatever their case
+            raise InvalidRequest(f"--shred gives two columns the name {shred.name!r}")
+        taken.add(shred.name.lower())
+        for other in shreds:
+            if len(shred.path) < len(other.path) and other.path[: len(shred.path)] == shred.path:
+                whole, part = ".".join(shred.path), ".".join(other.path)
+                raise InvalidRequest(
+                    f"--shred takes {whole!r} as a value and {part!r} from inside it: give one of them"
+                )
     return tuple(shreds)
 
 

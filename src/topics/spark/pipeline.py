@@ -368,9 +368,14 @@ def _write(spark: SparkSession | None, writer: Writer, spans: list[Span]) -> lis
 
 
 def _last_words(text: str) -> str:
-    """What a task died of, without its way through Python and Java: an error of ours, else the first line."""
+    """What a task died of, without its way through Python and Java: an error of ours, else Python's own, such as that
+    the disk is full, else the first line."""
     ours = re.findall(r"^topics\.model\.errors\.\w+: (.+)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else text.strip().partition("\n")[0]
+    if ours:
+        return str(ours[-1])
+    _, told, way = text.rpartition("Traceback (most recent call last)")
+    said = re.search(r"^(?:\w+\.)*[A-Z]\w*: .+$", way, re.MULTILINE) if told else None
+    return said[0] if said is not None else text.strip().partition("\n")[0]
 
 
 def read_status(options: PipelineOptions) -> list[Status]:
