@@ -84,7 +84,9 @@ def _check_named(seqs: tuple[int, ...]) -> None:
 
 def _tell(server: Server, settled: Settled) -> int:
     """A job about which nothing could be done is a failure, whose reason is said."""
-    server.output().fields(msgspec.to_builtins(settled, str_keys=True))
+    told = msgspec.to_builtins(settled, str_keys=True)
+    del told["deadlines"]  # of an extend, for which there is no command
+    server.output().fields(told)
     return 1 if settled.skipped else 0
 
 

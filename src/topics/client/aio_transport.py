@@ -10,7 +10,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, unreachable
+from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, closed, unreachable
 from topics.client.url import Place, tls_context
 
 CALLS: Final = 64
@@ -27,8 +27,11 @@ class SessionTransport:
         self._tls: ssl.SSLContext | bool = tls_context(ca_file) if place.scheme == "https" else True
         self._session: aiohttp.ClientSession | None = None
         self._turns = asyncio.Semaphore(CALLS)
+        self._closed = False
 
     def _opened_session(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise closed()
         # Made on first use, because a session belongs to the loop that it is made in.
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
@@ -69,6 +72,7 @@ class SessionTransport:
         )
 
     async def close(self) -> None:
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 

@@ -32,8 +32,10 @@ from topics.client.answers import (
     WirePage,
     decode,
 )
+from topics.client.fields import RECORD, ROUTER, check_config, check_names
 from topics.client.transport import Answer, HttpRequest
 from topics.model.errors import InvalidRequest
+from topics.model.finite import holds_non_finite
 from topics.model.record import Record
 
 T = TypeVar("T")
@@ -89,20 +91,27 @@ def send(method: str, target: str, body: Any, kind: type[T], *, safe: bool = Tru
 
 
 def encode(body: Any) -> bytes:
+    """Its JSON. A NaN or an infinity, which the encoder writes as null, is refused; it is looked for only if the text
+    holds a null at all."""
     try:
-        return msgspec.json.encode(body)
+        text = msgspec.json.encode(body)
+        if b"null" in text and holds_non_finite(body):
+            raise ValueError("it holds a NaN or an infinity")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"this cannot be written as JSON: {error}") from error
+    return text
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
 def create(topic: str, config: Mapping[str, Any]) -> Call[Configured]:
+    check_config(config)
     return send("PUT", path("topics", topic), dict(config), Configured)
 
 
 def configure(topic: str, changes: Mapping[str, Any]) -> Call[Configured]:
+    check_config(changes)
     return send("PATCH", path("topics", topic), dict(changes), Configured)
 
 
@@ -133,6 +142,7 @@ def append(
     return_seqs: bool,
     disable_backpressure: bool | None,
 ) -> Call[Appended]:
+    check_config(config or ())
     body = given(
         node=node,
         idempotency_key=idempotency_key,
@@ -140,9 +150,15 @@ def append(
         config=None if config is None else dict(config),
         disable_backpressure=disable_backpressure,
     )
-    body["records"] = [wire_record(record) for record in records]
+    body["records"] = wire_records(records)
     target = path("topics", topic) + query(return_seqs=return_seqs)
     return send("POST", target, body, Appended, safe=idempotency_key is not None)
+
+
+def wire_records(records: Iterable[Any]) -> list[Any]:
+    if isinstance(records, Mapping | str | bytes):
+        raise InvalidRequest(f"records is a {type(records).__name__}; give a list of mappings, each with 'data'")
+    return [wire_record(record) for record in records]
 
 
 def wire_record(record: Any) -> Any:
@@ -152,6 +168,8 @@ def wire_record(record: Any) -> Any:
         return record
     if "data" not in record:
         raise InvalidRequest("a record has no 'data'; give {'data': …}, where None stands for JSON null")
+    if not record.keys() <= RECORD:
+        check_names(record, RECORD, "a record")
     fields = {name: value for name, value in record.items() if value is not None or name == "data"}
     for name in ("data", "meta"):
         if isinstance(fields.get(name), bytes | bytearray | memoryview):
@@ -246,6 +264,7 @@ def heads(topics: Mapping[str, int] | None, pattern: str | None, wait_ms: int) -
 
 
 def create_router(router: str, source: str, dest: str, options: Mapping[str, Any]) -> Call[Router]:
+    check_names(options, ROUTER, "a router")
     return send("PUT", path("routers", router), {"source": source, "dest": dest, **options}, Router)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from topics.client.answers import WireGap, WireItem, decode
 from topics.client.calls import JSON, WAIT_MS_MAX, Call, encode, get, given, path, query, send
+from topics.client.fields import CLAIM, FETCH, GROUP_CONFIG, NACK, PENDING, REJECT, SETTLE, check_names
 from topics.client.transport import Answer, HttpRequest
 from topics.model.group import GroupConfig
 from topics.model.record import Gap, Record
@@ -202,6 +203,7 @@ class GroupCalls:
         return path("topics", self.topic, "groups", self.group, *more)
 
     def create(self, config: Mapping[str, Any]) -> Call[GroupConfigured]:
+        check_names(config, GROUP_CONFIG, "a group")
         return send("PUT", self._at(), dict(config), GroupConfigured)
 
     def info(self) -> Call[GroupInfo]:
@@ -220,10 +222,12 @@ class GroupCalls:
         return send("POST", self._at("heartbeat"), given(member=member, generation=generation), Generation)
 
     def fetch(self, member: str, wait_ms: int, fields: Mapping[str, Any]) -> Call[Fetched]:
+        check_names(fields, FETCH, "a fetch")
         body = given(member=member, wait_ms=wait_ms, **fields)
         return self._records("fetch", body, min(wait_ms, WAIT_MS_MAX) / 1000)
 
     def claim(self, member: str, min_idle_ms: int, fields: Mapping[str, Any]) -> Call[Fetched]:
+        check_names(fields, CLAIM, "a claim")
         return self._records("claim", given(member=member, min_idle_ms=min_idle_ms, **fields), 0.0)
 
     def _records(self, verb: str, body: Mapping[str, Any], extra_s: float) -> Call[Fetched]:
@@ -237,16 +241,20 @@ class GroupCalls:
     def ack(
         self, member: str, seqs: Sequence[int], ranges: Sequence[tuple[int, int]], fields: Mapping[str, Any]
     ) -> Call[Acked]:
+        check_names(fields, SETTLE, "an ack")
         body = given(member=member, seqs=list(seqs), ranges=list(ranges) or None, **fields)
         return send("POST", self._at("ack"), body, Acked)
 
     def nack(self, member: str, seqs: Sequence[int], fields: Mapping[str, Any]) -> Call[Nacked]:
+        check_names(fields, NACK, "a nack")
         return send("POST", self._at("nack"), given(member=member, seqs=list(seqs), **fields), Nacked)
 
     def reject(self, member: str, seqs: Sequence[int], fields: Mapping[str, Any]) -> Call[Rejected]:
+        check_names(fields, REJECT, "a reject")
         return send("POST", self._at("reject"), given(member=member, seqs=list(seqs), **fields), Rejected)
 
     def extend(self, member: str, seqs: Sequence[int], visibility_ms: int, fields: Mapping[str, Any]) -> Call[Extended]:
+        check_names(fields, SETTLE, "an extend")
         body = given(member=member, seqs=list(seqs), visibility_ms=visibility_ms, **fields)
         return send("POST", self._at("extend"), body, Extended)
 
@@ -254,4 +262,5 @@ class GroupCalls:
         return send("POST", self._at("seek"), {"to": to, "force": force, "dry_run": dry_run}, Sought)
 
     def pending(self, wanted: Mapping[str, Any]) -> Call[PendingPage]:
+        check_names(wanted, PENDING, "what is pending")
         return get(self._at("pending") + query(**wanted), PendingPage)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from topics.client.answers import decode
-from topics.client.calls import JSON, Call, get, given, path, query, send, wire_record
+from topics.client.calls import JSON, Call, get, given, path, query, send, wire_records
 from topics.client.transport import HttpRequest
 
 
@@ -79,7 +79,7 @@ def _place(topic: str, txn: str, *more: str) -> str:
 def put(
     topic: str, txn: str, part: str, records: Iterable[Any], node: str | None, create: bool | None
 ) -> Call[StagedPart]:
-    body = {**given(node=node), "records": [wire_record(record) for record in records]}
+    body = {**given(node=node), "records": wire_records(records)}
     return send("PUT", _place(topic, txn, part) + query(create=create), body, StagedPart)
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError, IncompleteRead, ProtocolError
+from urllib3.exceptions import ClosedPoolError, HTTPError, IncompleteRead, ProtocolError
 
-from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, unreachable
+from topics.client.transport import CONNECT_S_MAX, PIECE_BYTES, Answer, HttpRequest, closed, unreachable
 from topics.client.url import Place, tls_context
 
 CONNECTIONS: Final = 64
@@ -81,6 +81,8 @@ class PoolTransport:
                 timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
                 preload_content=preload,
             )
+        except ClosedPoolError:
+            raise closed() from None
         except (HTTPError, OSError) as error:
             raise unreachable(self._url, error) from error
 

@@ -1,7 +1,8 @@
 """What a client needs of an HTTP library: send a request, get the answer, whole or piece by piece.
 
-A transport knows nothing of topics. It raises one error, `Unreachable`, for whatever kept an answer from arriving, and
-`StreamCut` where a body ended before its announced end. It follows no redirect: the token is for this server alone.
+A transport knows nothing of topics. It raises `Unreachable` for whatever kept an answer from arriving, `StreamCut`
+where a body ended before its announced end, and `InvalidRequest` once it was closed. It follows no redirect: the token
+is for this server alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from topics.model.errors import Unreachable
+from topics.model.errors import InvalidRequest, Unreachable
 
 CONNECT_S_MAX: Final = 5.0
 """A server that does not take the connection in this time is tried again, or given up, sooner than one that thinks."""
@@ -82,6 +83,11 @@ class AsyncTransport(Protocol):
     async def open(self, request: HttpRequest, timeout_s: float) -> AsyncOpenAnswer: ...
 
     async def close(self) -> None: ...
+
+
+def closed() -> InvalidRequest:
+    """Asking again would not help, so it is no `Unreachable`."""
+    return InvalidRequest("this client is closed; make another one")
 
 
 def unreachable(url: str, error: BaseException) -> Unreachable:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import msgspec
+
+from topics.model.finite import holds_non_finite
 
 encode: Final = msgspec.json.Encoder().encode
 
@@ -25,27 +26,6 @@ def encode_value(value: Any) -> bytes:
         text = encode(value)
     except RecursionError:
         raise ValueError("it is nested too deep or holds itself") from None
-    if b"null" in text and _has_non_finite(value):
+    if b"null" in text and holds_non_finite(value):
         raise ValueError("it holds a NaN or an infinity, which JSON cannot say")
     return text
-
-
-def _has_non_finite(value: Any) -> bool:
-    pending = [msgspec.to_builtins(value, enc_hook=_skip)]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, float):
-            if not math.isfinite(item):
-                return True
-        elif isinstance(item, dict):
-            pending.extend(item.values())
-        elif isinstance(item, list | tuple):
-            pending.extend(item)
-    return False
-
-
-def _skip(value: Any) -> Any:
-    """Raw text inside a value holds no float; its grammar is checked with the rest of the text."""
-    if isinstance(value, msgspec.Raw):
-        return None
-    raise TypeError(f"objects of type {type(value).__name__} have no JSON form")

@@ -201,7 +201,7 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
     with FakeServer(claimed, done, refused, moved) as server:
         given = ("--url", server.url, "--json")
         assert topics("claim", "q", "--node", "w", "--max", "8", *given).lines[0]["lease_id"] == "lease_a"
-        assert topics("ack", "q", "7", "--node", "w", *given).status == 0
+        assert topics("ack", "q", "7", "--node", "w", *given).lines == [{"done": 1, "skipped": [], "why": {}}]
         late = topics("nack", "q", "9", "--node", "w", "--delay-ms", "5", *given)
         assert topics("redrive", "q.dead", "--rate-per-s", "100", *given).lines[0] == {"moved": 3, "left": 1}
     assert (late.status, late.lines[0]["why"]) == (1, {"9": "expired"})

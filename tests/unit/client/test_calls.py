@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from topics.client import calls, history
+from topics.client import calls, history, staged
 from topics.client.answers import decode
+from topics.client.groupcalls import GroupCalls
 from topics.client.transport import Answer
 from topics.model.errors import BadAnswer, InvalidRequest
 
@@ -67,6 +69,45 @@ def test_typed_values_are_records_too() -> None:
 def test_record_that_cannot_be_sent_is_refused_here(record: Any) -> None:
     with pytest.raises(InvalidRequest):
         appended([record])
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"a": [float("inf")]}])
+def test_a_number_that_json_cannot_say_is_refused_here_and_not_sent_as_null(value: Any) -> None:
+    for record in ({"data": value}, {"data": 1, "meta": value}):
+        with pytest.raises(InvalidRequest, match="NaN or an infinity"):
+            appended([record])
+        with pytest.raises(InvalidRequest, match="NaN or an infinity"):
+            staged.put("a", "t", "p", [record], None, None)
+    assert appended([{"data": None}, {"data": b"null"}])[1]["records"] == [{"data": None}] * 2
+
+
+@pytest.mark.parametrize("records", [{"data": 1}, "data", b"data"])
+def test_one_record_that_is_in_no_list_is_named(records: Any) -> None:
+    with pytest.raises(InvalidRequest, match="give a list"):
+        appended(records)
+
+
+def test_a_misspelt_field_is_named_and_not_sent_to_be_ignored() -> None:
+    group = GroupCalls("a", "g")
+    misspelt: list[tuple[str, Callable[[], object]]] = [
+        ("tagg", lambda: appended([{"data": 1, "tagg": "x"}])),
+        ("tagg", lambda: staged.put("a", "t", "p", [{"data": 1, "tagg": "x"}], None, None)),
+        ("durabilty", lambda: calls.create("a", {"durabilty": "fsync"})),
+        ("cap_record", lambda: calls.configure("a", {"cap_record": 5})),
+        ("ttl", lambda: appended([{"data": 1}], config={"ttl": 5})),
+        ("filters", lambda: calls.create_router("r", "a", "b", {"filters": "x"})),
+        ("visibility", lambda: group.create({"visibility": 5})),
+        ("limit", lambda: group.fetch("m", 0, {"limit": 5})),
+        ("most", lambda: group.claim("m", 0, {"most": 5})),
+        ("token", lambda: group.ack("m", [1], [], {"token": 5})),
+        ("delay", lambda: group.nack("m", [1], {"delay": 5})),
+        ("why", lambda: group.reject("m", [1], {"why": "x"})),
+        ("lease_ms", lambda: group.extend("m", [1], 5, {"lease_ms": 5})),
+        ("park", lambda: group.pending({"park": True})),
+    ]
+    for name, call in misspelt:
+        with pytest.raises(InvalidRequest, match=f"'{name}'.*known: "):
+            call()
 
 
 def test_generated_keys_differ_and_given_ones_stay() -> None:

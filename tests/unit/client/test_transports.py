@@ -11,12 +11,12 @@ import pytest
 
 from tests.unit.client.conftest import Connect
 from tests.unit.client.server import FakeServer, answer
-from topics.client import AsyncClient, RetryPolicy
+from topics.client import AsyncClient, Client, RetryPolicy
 from topics.client.aio_transport import CALLS
 from topics.client.sync_transport import PoolTransport
 from topics.client.transport import HttpRequest
 from topics.client.url import Place
-from topics.model.errors import Unreachable
+from topics.model.errors import InvalidRequest, Unreachable
 
 APPENDED = {"topic": "a", "first_seq": 1, "last_seq": 2, "head_seq": 2, "count": 2, "created": True, "deduped": False}
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -39,6 +39,29 @@ def test_an_append_does_not_wait_for_watches_and_long_polls() -> None:
                 await asyncio.gather(*polls, *streams, return_exceptions=True)
 
         asyncio.run(asyncio.wait_for(crowd(), 8))
+
+
+def test_a_closed_client_says_so_at_once_and_asks_nobody() -> None:
+    with FakeServer() as server:
+        client = Client(server.url)
+        client.close()
+        with pytest.raises(InvalidRequest, match="this client is closed"):
+            client.info("a")
+
+        async def late(used: bool) -> None:
+            client = AsyncClient(server.url)
+            if used:
+                server.otherwise = answer(200, APPENDED)
+                await client.append("a", [{"data": 1}])
+            await client.close()
+            for call in (client.info("a"), client.records("a")):
+                with pytest.raises(InvalidRequest, match="this client is closed"):
+                    await call
+
+        asyncio.run(late(used=False))
+        assert server.seen == []
+        asyncio.run(late(used=True))
+        assert len(server.seen) == 1
 
 
 def test_a_large_body_may_take_longer_than_the_opening_of_a_connection() -> None:
