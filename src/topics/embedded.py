@@ -49,6 +49,7 @@ from topics.storage.scan import explain_missing, moved, scan
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
 from topics.storage.topic import Topic
+from topics.storage.trouble import describe_trouble
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -358,11 +359,7 @@ class Log:
     def trouble(self) -> list[str]:
         """What keeps the store from working as it should at this moment, in words; empty = nothing does."""
         with self._lock:
-            stopped = [shard.failed or shard.refusing for shard in self._store.shards]
-            found = [error.message for error in stopped if error is not None]
-            if self._store.trouble is not None:
-                found.append(f"the last checkpoint failed and will be tried again: {self._store.trouble}")
-            return found
+            return list(describe_trouble(self._store).values())
 
     def close(self) -> None:
         """Stop, write everything out, and let go of the directory."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from topics.api.agenda import ByPriority
+from topics.api.alarms import Alarms
 from topics.api.auth import Key, Slots
 from topics.api.governor import Pressure
 from topics.api.hub import Hub
@@ -57,6 +58,7 @@ class Live:
         self.agenda = ByPriority(broker.clocks, broker.clock)
         self.hub = Hub(broker, pump, self.agenda)
         self.pressure = Pressure(self.hub, pump, self.agenda, pool)
+        self.alarms = Alarms(broker.store, pump.loop)
         pump.forwarder.clocks = broker.clocks
         broker.patient = self.pressure.patient
         self.heartbeats = Heartbeats(pump.loop)
@@ -89,12 +91,14 @@ class Live:
             self._per_key.give(key)
 
     def start(self) -> None:
-        """On the loop: look at the pressure from now on."""
+        """On the loop: look at the pressure, and for trouble, from now on."""
         self.pressure.start()
+        self.alarms.start()
 
     def stop(self) -> None:
         self.heartbeats.stop()
         self.pressure.stop()
+        self.alarms.stop()
         for stream in tuple(self._open):
             stream.shutdown()
 

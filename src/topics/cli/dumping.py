@@ -90,9 +90,9 @@ def parts_of(kind: Kind, view: memoryview, offset: int, *, full: bool, past_dama
         case "wal":
             yield from _frames(view, offset, full, past_damage)
         case "data":
-            yield from _segment_frames(view, offset, full)
+            yield from _segment_frames(view, offset, full, past_damage)
         case "part":
-            yield from _part(view, offset, full)
+            yield from _part(view, offset, full, past_damage)
         case "idx":
             yield from _entries(view, offset)
         case "tags":
@@ -119,10 +119,7 @@ def _frames(view: memoryview, at: int, full: bool, past_damage: bool) -> Parts:
             found = frame.decode_frame(view, at, end)
         except BadFrame as error:
             following = find_frames(view, at + 1, end)
-            more = (
-                f"; the next whole frame begins at byte {following}" if following >= 0 else "; no whole frame follows"
-            )
-            yield Stop(at, "damage", error.why + more)
+            yield _damage(at, error, following)
             if not past_damage or following < 0:
                 return
             at, open_chain = following, False
@@ -136,6 +133,11 @@ def _frames(view: memoryview, at: int, full: bool, past_damage: bool) -> Parts:
         yield Stop(at, "zeros", f"nothing but zeros follows, {end - at} bytes")
     else:
         yield Stop(at, "end", "all was read")
+
+
+def _damage(at: int, error: BadFrame, following: int) -> Stop:
+    more = f"the next whole frame begins at byte {following}" if following >= 0 else "no whole frame follows"
+    return Stop(at, "damage", f"{error.why}; {more}")
 
 
 def _frame(found: frame.Frame, full: bool) -> dict[str, Any]:
@@ -174,14 +176,18 @@ def _record(flags: int, node: bytes, tag: bytes, body: bytes, full: bool) -> dic
     return values | {"key": key, "meta": _text_of(meta, full), "data": _text_of(data, full)}
 
 
-def _segment_frames(view: memoryview, at: int, full: bool) -> Parts:
+def _segment_frames(view: memoryview, at: int, full: bool, past_damage: bool) -> Parts:
     end = len(view)
     while at < end and not _only_zeros(view, at):
         try:
             found = segment.decode_segment_frame(view, at, end)
         except BadFrame as error:
-            yield Stop(at, "damage", error.why)
-            return
+            following = segment.find_segment_frame(view, at + 1, end)
+            yield _damage(at, error, following)
+            if not past_damage or following < 0:
+                return
+            at = following
+            continue
         yield {
             "offset": at,
             "what": "record",
@@ -195,7 +201,7 @@ def _segment_frames(view: memoryview, at: int, full: bool) -> Parts:
     yield _after(view, at)
 
 
-def _part(view: memoryview, at: int, full: bool) -> Parts:
+def _part(view: memoryview, at: int, full: bool, past_damage: bool) -> Parts:
     """The head of a staged part, and its records, which have no seq yet."""
     try:
         head = staged.decode_head(bytes(view[: staged.HEADER_MAX]))
@@ -204,7 +210,7 @@ def _part(view: memoryview, at: int, full: bool) -> Parts:
         return
     if not at:
         yield {"offset": 0, "what": "part", **_plain(head)}
-    yield from _segment_frames(view, max(at, head.size), full)
+    yield from _segment_frames(view, max(at, head.size), full, past_damage)
 
 
 def _entries(view: memoryview, at: int) -> Parts:

@@ -116,6 +116,9 @@ SALVAGE: Final = {
 }
 """What somebody can do about a damaged file, by command."""
 
+UNREACHED: Final = "`topics serve` starts a server, --url names another one"
+UNTRUSTED: Final = "The variable SSL_CERT_FILE names the PEM file of another authority to trust"
+
 FAMILIES: Final[dict[str, Callable[[], App]]] = {"pipeline": _pipeline}
 """Commands that have commands of their own."""
 
@@ -161,7 +164,8 @@ def run(arguments: Sequence[str]) -> int:
         output.failed(error.code, error.message)
         return USAGE
     except Unreachable as error:
-        output.failed(error.code, f"{error.message}. `topics serve` starts a server, --url names another one")
+        remedy = UNTRUSTED if "CERTIFICATE_VERIFY_FAILED" in error.message else UNREACHED
+        output.failed(error.code, f"{error.message}. {remedy}")
         return LATER
     except CorruptFile as error:
         output.failed(error.code, error.message + SALVAGE.get(arguments[0], ""))

@@ -31,6 +31,7 @@ The same 20 bytes index the un-checkpointed tail, with offsets into a WAL file. 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -138,6 +139,18 @@ def decode_segment_frame(buf: Buffer, offset: int, limit: int) -> SegmentFrame:
         offset,
         end,
     )
+
+
+def find_segment_frame(buf: Buffer, start: int, limit: int) -> int:
+    """Where the next valid frame at or behind `start` begins; -1 where none does."""
+    view = memoryview(buf)
+    for offset in range(start, limit - _MIN_LEN - 3):
+        frame_len, _, _, _, node_len, tag_len, data_len = HEAD.unpack_from(view, offset)
+        if frame_len == _MIN_LEN + node_len + tag_len + data_len:
+            with suppress(BadFrame):
+                check_segment_frame(view, offset, limit)
+                return offset
+    return -1
 
 
 def encode_entry(offset: int, length: int, ts: int, flags: int, accounted: int) -> bytes:

@@ -134,6 +134,7 @@ def test_full_disk_refuses_writes_with_the_remedy_and_heals(
         assert journal.append(api, "orders", "refused").problem == (503, "disk_full")
     journal.check(api)
     assert api.diff("orders", from_seq=head).json["caught_up"] is True
+    assert eventually(lambda: "free disk space to write again" in small.server.complaints), "it is in the log, too"
     health = api.call("GET", "/v0/health")
     assert (health.status, health.json["status"]) == (200, "degraded")
     assert {trouble["code"] for trouble in health.json["trouble"]} == {"disk_full"}

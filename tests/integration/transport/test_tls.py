@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.transport.support import Raw, get, serving
 from topics.api.options import TlsOptions
+from topics.cli.main import run
 from topics.model.errors import InvalidConfig
 
 
@@ -87,6 +88,15 @@ async def test_reload_of_a_broken_pair_keeps_the_old_one(tmp_path: Path) -> None
         with pytest.raises(InvalidConfig):
             listener.reload_tls()
         assert await certificate_of(listener.port) == first
+
+
+async def test_a_command_that_does_not_trust_a_server_says_how_it_could(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(tls=make_certificate(tmp_path, "one")) as (_, listener):
+        url = f"https://127.0.0.1:{listener.port}"
+        assert await asyncio.to_thread(run, ("topics", "--url", url, "--timeout", "1")) == 3
+    assert "SSL_CERT_FILE" in capsys.readouterr().err
 
 
 async def test_plain_text_on_a_tls_port_is_dropped(tmp_path: Path) -> None:

@@ -139,6 +139,23 @@ def test_damage_in_a_wal_file_is_named_and_can_be_passed(topics: Command, data: 
     assert len([one for one in past.lines if "stop" not in one]) == len(frames) - 1
 
 
+def test_damage_in_a_segment_is_named_and_can_be_passed(topics: Command, data: Path, tmp_path: Path) -> None:
+    source = file_of(data, "seg-*.data")
+    frames = topics("dump", str(source), "--json").lines[:-1]
+    assert len(frames) == 3
+    for at in (0, 4, 26, 40):  # its length, its flags, the length of its data, its data
+        broken = damaged(tmp_path, source, frames[1]["offset"] + at)
+        ran = topics("dump", broken, "--json")
+        stop = ran.lines[-1]["stop"]
+        assert (ran.status, len(ran.lines), stop["reason"]) == (4, 2, "damage")
+        assert f"the next whole frame begins at byte {frames[2]['offset']}" in stop["why"]
+        past = topics("dump", broken, "--json", "--past-damage")
+        assert past.status == 4
+        assert [one for one in past.lines if "stop" not in one] == [frames[0], frames[2]]
+    last = topics("dump", damaged(tmp_path, source, frames[2]["offset"] + 26), "--json", "--past-damage")
+    assert "no whole frame follows" in last.lines[-1]["stop"]["why"]
+
+
 def test_submission_without_its_end_is_named(topics: Command, data: Path, tmp_path: Path) -> None:
     source = file_of(data, "wal-*.log")
     frames = topics("dump", str(source), "--json").lines[:-1]

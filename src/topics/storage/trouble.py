@@ -1,0 +1,20 @@
+"""What keeps a store from working as it should, in words: for `Log.trouble`, and for the log of a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topics.storage.store import Store
+
+
+def describe_trouble(store: Store) -> dict[str, str]:
+    """In words, by what is in trouble. Called under the store's lock."""
+    found = {}
+    for shard in store.shards:
+        error = shard.failed or shard.refusing
+        if error is not None:
+            found[f"WAL shard {shard.index}"] = error.message
+    if store.trouble is not None:
+        found["the checkpoint"] = f"the last checkpoint failed and will be tried again: {store.trouble}"
+    return found
