@@ -1,4 +1,4 @@
-"""Builds the optional kernel, and two loops over sockets and files. Everything else about the package is in pyproject.toml.
+"""Builds the optional kernel, and two loops over sockets and files. All else about the package is in pyproject.toml.
 
 Both need a C compiler, the kernel also the one-file library `xxhash.h`. Without either the build goes on, says so once,
 and the package runs on the Python twins of the same functions.
