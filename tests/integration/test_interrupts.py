@@ -110,10 +110,10 @@ def test_an_interrupt_at_any_file_call_hangs_nobody_and_loses_nothing(data: Path
     try:
         log.create("orders", durability="fsync")
         fs.armed = True
-        for n in range(24):
+        for n in range(60):
             done = log.append("orders", [{"data": n, "tag": "x" * 200}] * 3)
             acked.update(dict.fromkeys(range(done.first_seq, done.last_seq + 1), n))
-            if n % 8 == 7:
+            if n % 20 == 19:
                 log.checkpoint()
     except KeyboardInterrupt:
         fired = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -44,8 +45,9 @@ class Cluster:
         for number in range(len(self._workers) + 1, len(self._workers) + missing + 1):
             role = ("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(self._place), self.master)
             self._workers.append(self._start(f"worker-{number}", *role))
-        ever = len(self._workers)
-        wait_for(lambda: self._log("master").count("Registering worker") == ever, "the workers register")
+        # A worker that was answered late registers once more.
+        ever, line = len(self._workers), re.compile(r"Registering worker (\S+)")
+        wait_for(lambda: len(set(line.findall(self._log("master")))) == ever, "the workers register")
 
     def _start(self, name: str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
         java = find_java(os.environ)

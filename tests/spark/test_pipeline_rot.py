@@ -133,7 +133,7 @@ def test_segment_that_is_missing_or_cut_is_refused_and_salvage_makes_it_a_gap(
 def rotten(server: Server, topic: str) -> Path:
     """Record 70 of what `fill` made rots; the file it is in."""
     topic_id = server.client.heads({topic: 1}).topics[topic].epoch
-    (file,) = server.data.glob(f"topics/{topic_id:08d}/seg-{51:016d}.data")
+    (file,) = server.data.glob(f"topics/{topic_id:08X}/seg-{51:016d}.data")
     data = bytearray(file.read_bytes())
     data[data.index(b'"name":"n69"') + 9] ^= 1
     file.write_bytes(data)
