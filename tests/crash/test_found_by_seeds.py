@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -13,7 +15,7 @@ from topics.format.control import Selector, SelectorOp
 from topics.format.frame import BadFrame, Kind, decode_frame
 from topics.format.ops import prepare
 from topics.model.config import make_config
-from topics.model.errors import CorruptFile, ReadOnly, TopicsError
+from topics.model.errors import CorruptFile, DiskFull, ReadOnly, TopicsError
 from topics.storage.leasing import Now, reserve_tokens
 from topics.storage.staging import stages_of
 from topics.storage.submission import WaitFirst
@@ -32,6 +34,11 @@ def fill(life: Life, name: str, count: int, tag: str = "x", key: str | None = No
         except WaitFirst as first:
             store.drive(first.submission)
     store.drive(done.submission)
+
+
+def forever(act: Callable[[], object]) -> NoReturn:
+    while True:
+        act()
 
 
 def test_key_of_a_record_lost_with_the_process_answers_no_retry() -> None:
@@ -490,3 +497,28 @@ def test_lease_ids_do_not_repeat_behind_a_clean_stop_of_a_life_that_gave_out_non
     life.close()
     life.open()
     assert life.store.topic("jobs").tokens.next > first
+
+
+def test_lease_ids_that_a_full_disk_refuses_are_not_asked_for_again_and_again() -> None:
+    life = Life(wal_file_bytes=4096)
+    life.open()
+    life.create("jobs", type="queue", durability="fsync")
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault("open", 1, "ENOSPC", forever=True, path=".pre"))
+    topic, shard = life.store.topic("jobs"), life.store.shards[0]
+
+    def reserve() -> None:
+        with pytest.raises(WaitFirst) as first:
+            reserve_tokens(topic, shard, Now(1, 1), topic.tokens.ceiling + 1)
+        life.store.drive(first.value.submission)
+
+    with pytest.raises(DiskFull):
+        forever(lambda: fill(life, "jobs", 1))
+    with pytest.raises(DiskFull):
+        forever(reserve)
+    with pytest.raises(DiskFull):  # what its caller meets, who asks again
+        reserve_tokens(topic, shard, Now(1, 1), topic.tokens.ceiling + 1)
+    fs.heal()
+    reserve()
+    assert topic.tokens.ceiling > 65_536

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 import topics
+from topics.embedded import Log
+from topics.host.clock import SystemClock
+from topics.host.fs import OsFs
+from topics.host.ids import SystemIds
+from topics.testing.faults import Fault, FaultFs
 
 
 def descriptors() -> set[str]:
@@ -82,3 +92,55 @@ def test_a_failed_open_leaves_no_thread_and_no_descriptor(data: Path) -> None:
     assert descriptors() - before == set()
     assert threading.active_count() == threads
     assert [path.read_bytes() for path in damaged] == [b"rot"] * len(damaged)
+
+
+def forever(act: Callable[..., object], *args: object) -> NoReturn:
+    while True:
+        act(*args)
+
+
+def deleted_files(directory: Path) -> list[str]:
+    return [name for name in descriptors() if str(directory) in name and name.endswith("(deleted)")]
+
+
+def test_a_disk_that_was_full_gets_its_blocks_back_without_the_collector(data: Path) -> None:
+    fs = FaultFs(OsFs())
+    log = Log(fs, str(data), SystemClock(), SystemIds(), wal_file_bytes=64 * 1024, wal_shards=1)
+    log.create("orders", durability="fsync")
+    gc.collect()
+    gc.disable()
+    try:
+        fs.add(Fault("open", 1, "ENOSPC", forever=True, path=".pre"))
+        with pytest.raises(topics.DiskFull):
+            forever(log.append, "orders", [{"data": "x" * 5000}] * 5)
+        fs.heal()
+        for _ in range(2):
+            log.delete("orders", before_seq=log.info("orders").head_seq + 1)
+            assert log.checkpoint()
+        assert deleted_files(data) == []
+        log.close()
+        del log, fs
+        assert [name for name in descriptors() if str(data) in name] == []
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_store_whose_wal_failed_lets_go_of_it_without_the_collector(data: Path, call: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        fs = FaultFs(OsFs())
+        log = Log(fs, str(data), SystemClock(), SystemIds())
+        log.create("orders", durability="disk")
+        log.append("orders", [{"data": 1}])
+        fs.add(Fault(call, 1, "EIO", forever=True, path="/wal"))
+        for expected in (topics.WriteFailed, topics.ReadOnly):
+            with pytest.raises(expected):
+                forever(log.append, "orders", [{"data": 2}])
+        with contextlib.suppress(topics.TopicsError):
+            log.close()
+        del log, fs
+        assert [name for name in descriptors() if str(data) in name] == []
+    finally:
+        gc.enable()

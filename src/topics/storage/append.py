@@ -95,6 +95,7 @@ def _give_up(failed: Submission) -> None:
         topic.gates.pop(failed.key, None)
     if failed.file is None:
         topic.withdraw(failed.effect)
+        failed.effect.submission = None  # as `_publish` does
 
 
 def check_room(topic: Topic, prepared: Prepared, mono_ms: int = 0) -> None:

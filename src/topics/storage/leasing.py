@@ -25,7 +25,7 @@ from topics.storage.append import Rider, drop_dead_ram, reaches_disk
 from topics.storage.budget import LARGEST, Budget
 from topics.storage.effect import Effect
 from topics.storage.queue import Queue
-from topics.storage.submission import Buffers, Submission, WaitFirst
+from topics.storage.submission import Buffers, Submission, WaitFirst, fresh_error
 from topics.storage.topic import Topic
 from topics.storage.wal import Shard
 
@@ -165,8 +165,13 @@ def sweep(topic: Topic, shard: Shard, now: Now) -> None:
 
 
 def reserve_tokens(topic: Topic, shard: Shard, now: Now, count: int) -> None:
-    """See to it that `count` lease ids can be given out; raises WaitFirst where a sync has to come first."""
-    tokens = topic.tokens
+    """See to it that `count` lease ids can be given out; raises WaitFirst where a sync has to come first, and what is
+    wrong where that failed."""
+    tokens, tried = topic.tokens, topic.reserving
+    if tried is not None and tried.error is not None and not tokens.has(count):
+        if tried.file is None:
+            topic.reserving = None  # the next to ask tries again
+        raise fresh_error(tried.error)
     ceiling = tokens.wanted(count)
     if ceiling is not None:
         shard.check(frees=True)  # nobody writes what a stopped shard is given: the caller would wait for ever
@@ -178,6 +183,8 @@ def reserve_tokens(topic: Topic, shard: Shard, now: Now, count: int) -> None:
         def fail(failed: Submission) -> None:
             if failed.file is None:
                 tokens.refused()
+                if not late:  # nobody waited for it: whoever needs more is not told of it
+                    topic.reserving = None
 
         submission = Submission(
             topic.id, [frame], lambda _: topic.apply_tokens(ceiling), needs_sync=True, detached=not late, on_fail=fail

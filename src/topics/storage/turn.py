@@ -116,6 +116,12 @@ class Rotation:
     """Number and valid length of the file before, for the first frame of the new one."""
 
 
+def untraced(error: OSError) -> OSError:
+    """The error to keep: the frames that its traceback holds refer to whoever keeps it, and to files of the WAL. Such a
+    ring would hold their blocks on the disk until the collector comes."""
+    return error.with_traceback(None)
+
+
 class Write(msgspec.Struct, eq=False):
     """One turn of the writer. `run` fills in what happened; `finish` makes it true."""
 
@@ -148,4 +154,4 @@ class Sync:
         try:
             self.file.file.sync()
         except OSError as error:
-            self.error = error
+            self.error = untraced(error)

@@ -28,7 +28,7 @@ from topics.storage.options import StoreOptions
 from topics.storage.pace import Pace
 from topics.storage.paths import wal_name
 from topics.storage.submission import NO_BUFFERS, Buffers, State, Submission, fresh_error
-from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, Write
+from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, Write, untraced
 from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 
 _FIRST_CAPACITY = 4 * 1024 * 1024
@@ -237,7 +237,7 @@ class Shard:
                     file.file.sync()
                 write.took_ns = self.clock.monotonic_ns() - write.started_ns
         except OSError as error:
-            write.error = error
+            write.error = untraced(error)
 
     def _rotate(self, write: Write, rotation: Rotation) -> None:
         """Put the next file in place. Until it is, nothing of this batch was written."""
@@ -247,13 +247,13 @@ class Shard:
                 assert rotation.plan is not None
                 rotation.spare = rotation.plan.run()
         except OSError as error:
-            write.error, write.refused = error, True
+            write.error, write.refused = untraced(error), True
             return
         try:
             sealed = [*self.sealed, *([(old.number, old.written)] if old is not None else [])]
             write.file = put_in_place(self.fs, self.directory, rotation.number, rotation.spare, old, sealed)
         except OSError as error:
-            write.error = error
+            write.error = untraced(error)
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""
