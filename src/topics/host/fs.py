@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from topics.host.making import make_all
 from topics.host.mapping import map_file
+from topics.host.mount import mount_of
 
 Buffer = bytes | bytearray | memoryview
 
@@ -357,12 +358,11 @@ class OsFs:
     def identity(self, path: str) -> str:
         fd = self._open_dir(path)
         try:
-            boot = _read_text("/proc/sys/kernel/random/boot_id").strip()
-            for line in _read_text(f"/proc/self/fdinfo/{fd}").splitlines():
-                if line.startswith("mnt_id:"):
-                    return f"{boot} {line.split()[1]}"
-        except FileNotFoundError:
-            pass
+            with suppress(FileNotFoundError):
+                boot = _read_text("/proc/sys/kernel/random/boot_id").strip()
+                mount = mount_of(fd)
+                if mount is not None:
+                    return f"{boot} {mount}"
         finally:
             os.close(fd)
         # Without the kernel's word we must not claim that the cache survived: an identity that never comes again.
@@ -417,7 +417,13 @@ class OsFile:
         os.ftruncate(self.fd, size)
 
     def allocate(self, size: int) -> None:
-        os.posix_fallocate(self.fd, 0, size)
+        try:
+            os.posix_fallocate(self.fd, 0, size)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            # The library does nothing of its own where the file system cannot (musl).
+            zero_fill(self, size)
 
     def map(self) -> memoryview:
         return map_file(self.fd)

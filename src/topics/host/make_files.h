@@ -3,9 +3,12 @@
  *
  * All are written, then all are begun to be brought to the disk, then each is synced. A file system that finds places for
  * bytes when it writes them (ext4) so notes all those places in one go of its journal, and the first sync waits for that
- * on behalf of all. What the beginning meets is no verdict: the sync of each file tells of it. Past the cache the bytes go straight from a buffer of ours to the disk: memory that the system would take for
- * pages that nobody reads soon costs more than the copying. The last bytes of a file, which fill no block, and a file
- * system that knows no such writes take the usual way. */
+ * on behalf of all. Where no place is found, pages are dropped, and whoever began it may be the only one to hear of that:
+ * what the beginning meets is as final as what a sync does.
+ *
+ * Past the cache the bytes go straight from a buffer of ours to the disk: memory that the system would take for pages
+ * that nobody reads soon costs more than the copying. The last bytes of a file, which fill no block, and a file system
+ * that knows no such writes take the usual way. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -57,18 +60,45 @@ static size_t write_past_cache(const struct new_file *file, char *stretch) {
     return done;
 }
 
+static int open_new(const struct new_file *file, int flags) {
+    int fd;
+    do fd = openat(file->at, file->name, flags | O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 static int make_one(struct new_file *file, char *stretch) {
-    int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
     size_t done = 0;
-    file->fd = stretch ? openat(file->at, file->name, flags | O_DIRECT, 0600) : -1;
+    file->fd = stretch ? open_new(file, O_DIRECT) : -1;
     if (file->fd >= 0) {
         done = write_past_cache(file, stretch);
         if (fcntl(file->fd, F_SETFL, 0) < 0) return errno;
     } else {
-        file->fd = openat(file->at, file->name, flags, 0600);
+        file->fd = open_new(file, 0);
         if (file->fd < 0) return errno;
     }
     return write_rest(file, done);
+}
+
+/* 0, or what went wrong. */
+static int begin(int fd) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    while (sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE))
+        if (errno != EINTR) /* what cannot be begun apart is done by the sync alone */
+            return errno == ENOSYS || errno == EINVAL || errno == ESPIPE || errno == EOPNOTSUPP ? 0 : errno;
+#else
+    (void)fd;
+#endif
+    return 0;
+}
+
+/* The same. One that a signal broke off is not asked again: nothing is known of what it saw. */
+static int sync_one(int fd) {
+#ifdef __APPLE__
+    return fsync(fd) ? errno : 0;
+#else
+    return fdatasync(fd) ? errno : 0;
+#endif
 }
 
 /* 0, or the error of the file at `*failed`. No file is left open. */
@@ -80,17 +110,8 @@ static int make_each(struct new_file *files, size_t count, int past_cache, size_
     for (at = 0; at < count; at++) files[at].fd = -1;
     while (made < count && !(error = make_one(&files[made], stretch))) made++;
     *failed = made;
-#ifdef SYNC_FILE_RANGE_WRITE
-    for (at = 0; at < count && !error; at++) (void)sync_file_range(files[at].fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-#endif
-    for (at = 0; at < count && !error; at++) {
-        *failed = at;
-#ifdef __APPLE__
-        if (fsync(files[at].fd)) error = errno;
-#else
-        if (fdatasync(files[at].fd)) error = errno;
-#endif
-    }
+    for (at = 0; at < count && !error; at++) error = begin(files[*failed = at].fd);
+    for (at = 0; at < count && !error; at++) error = sync_one(files[*failed = at].fd);
     for (at = 0; at < count; at++)
         if (files[at].fd >= 0) close(files[at].fd);
     free(stretch);
