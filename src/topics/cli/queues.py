@@ -37,8 +37,13 @@ def claim(topic: str, *, node: str, max: int = 1, lease_ms: int | None = None, s
 def _row(job: Job) -> dict[str, object]:
     return {
         "seq": job.seq, "lease_id": job.lease_id, "deliveries": job.deliveries, "deadline": job.deadline,
-        "tag": job.tag, "data": job.data,
+        "tag": job.tag, "data": _shown(job),
     }  # fmt: skip
+
+
+def _shown(job: Job) -> object:
+    """Text as it is. Anything else as it was sent: there are numbers that no encoder writes again."""
+    return job.data if job.raw.startswith(b'"') else msgspec.Raw(job.raw)
 
 
 def ack(topic: str, *seqs: int, node: str, server: Server = LOCAL) -> int:

@@ -18,6 +18,7 @@ from topics.client import Client, RetryPolicy
 from topics.client.url import DEFAULT_URL
 from topics.model.config import FIELDS
 from topics.model.errors import InvalidRequest
+from topics.model.payload import parse_json
 from topics.model.record import Gap, Record
 
 BATCH_RECORDS: Final = 1000
@@ -333,8 +334,8 @@ def _record(line: bytes, common: dict[str, str], text: bool, records: bool) -> d
     try:
         if records:
             return {**common, **msgspec.json.decode(line, type=dict[str, msgspec.Raw])}
-        msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        parse_json(line)
+    except ValueError as error:
         start = line[:60].decode("utf-8", "replace")
         raise InvalidRequest(f"{start!r} is not JSON ({error}); quote it for the shell, or say --text") from None
     return {"data": line, **common}

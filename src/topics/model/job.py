@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from topics.model.payload import parse_part
+
 Why = Literal["expired", "member", "token", "unknown", "settled"]
 """Why nothing was done about a job: its lease is over, somebody else's, or another one; nobody was ever given it; it is
 done with."""
@@ -28,11 +30,19 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> Any:
-        return msgspec.json.decode(self.raw)
+        try:
+            return msgspec.json.decode(self.raw)
+        except ValueError:
+            return parse_part(self.raw, "data", self.seq)
 
     @property
     def meta(self) -> Any:
-        return None if self.meta_raw is None else msgspec.json.decode(self.meta_raw)
+        if self.meta_raw is None:
+            return None
+        try:
+            return msgspec.json.decode(self.meta_raw)
+        except ValueError:
+            return parse_part(self.meta_raw, "meta", self.seq)
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from topics.model.payload import parse_part
+
 GapReason = Literal["cap", "ttl", "mixed", "source_trim", "crash", "restart", "corrupt", "recreated"]
 
 
@@ -13,7 +15,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One immutable event in a topic.
 
     `raw` is the JSON text of `data` as it was stored; `data` and `meta` parse on each use, so a scan that looks at
-    seqs or tags alone never pays for JSON.
+    seqs or tags alone never pays for JSON. A float beyond what a double holds is an infinity, an integer has all its
+    digits; `raw` has each number as it was sent.
     """
 
     seq: int
@@ -27,11 +30,19 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> Any:
-        return msgspec.json.decode(self.raw)
+        try:
+            return msgspec.json.decode(self.raw)
+        except ValueError:
+            return parse_part(self.raw, "data", self.seq)
 
     @property
     def meta(self) -> Any:
-        return None if self.meta_raw is None else msgspec.json.decode(self.meta_raw)
+        if self.meta_raw is None:
+            return None
+        try:
+            return msgspec.json.decode(self.meta_raw)
+        except ValueError:
+            return parse_part(self.meta_raw, "meta", self.seq)
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):

@@ -83,7 +83,7 @@ class Routed:
                 return
             self.store.drive(self.store.drop(name))
 
-    def append(self, name: str, *data: int, **fields: Any) -> None:
+    def append(self, name: str, *data: int | bytes, **fields: Any) -> None:
         records = [{"data": number, **fields} for number in data]
         self.store.drive(self.store.append(name, prepare(records)).submission)
 

@@ -388,6 +388,17 @@ def test_exactly_once_says_where_a_copy_came_from(routed: Routed) -> None:
     assert key_of(routed, second.meta_raw)["source_seq"] == 2
 
 
+def test_numbers_beyond_a_float_stop_no_router(routed: Routed) -> None:
+    routed.create("a")
+    routed.put("r", "a", "b", PLAIN | RouterBits.EXACTLY_ONCE)
+    routed.append("a", b"1e999", meta=b'{"x":1e400}')
+    routed.append("a", 2)
+    routed.pull("b")
+    first, _ = routed.records("b")
+    assert (first.raw, first.data) == (b"1e999", float("inf"))
+    assert b'"x":1e400' in (first.meta_raw or b"")
+
+
 def test_a_meta_that_cannot_take_the_key_moves_aside(routed: Routed) -> None:
     pair(routed, PLAIN | RouterBits.EXACTLY_ONCE)
     full = {f"k{number}": number for number in range(64)}

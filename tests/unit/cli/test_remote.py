@@ -72,6 +72,13 @@ def test_append_reads_lines_from_its_input_in_batches(topics: Command) -> None:
     assert [len(request.json["records"]) for request in server.seen] == [1000, 500]
 
 
+def test_append_takes_numbers_of_any_size(topics: Command) -> None:
+    with FakeServer(appended(1, 2)) as server:
+        ran = topics("append", "a", "1e999", "1" * 5000, "--url", server.url)
+    assert ran.status == 0
+    assert b'{"data":1e999},{"data":%s}' % (b"1" * 5000) in server.seen[0].body
+
+
 def test_append_takes_plain_text_and_whole_records(topics: Command) -> None:
     with FakeServer(appended(1, 1), appended(2, 1)) as server:
         topics("append", "a", "not json", "--text", "--url", server.url)
@@ -207,6 +214,21 @@ def test_workers_claim_and_settle_jobs(topics: Command) -> None:
     assert (late.status, late.lines[0]["why"]) == (1, {"9": "expired"})
     assert server.seen[0].json == {"node": "w", "max": 8}
     assert server.seen[2].json == {"node": "w", "seqs": [9], "lease_ids": [""], "delay_ms": 5}
+
+
+def test_claimed_jobs_show_their_data_as_it_was_sent(topics: Command) -> None:
+    body = b'{"topic":"q","claimed":[%s],"count":3,"ready":0}' % b",".join(
+        b'{"$seq":%d,"$ts":1,"lease_id":"l","deadline":5,"deliveries":1,"data":%s}' % (at, text)
+        for at, text in enumerate((b"1e999", b"7" * 5000, b'"plain"'), 1)
+    )
+    with FakeServer(answer(200, body), answer(200, body)) as server:
+        people = topics("claim", "q", "--node", "w", "--url", server.url)
+        programs = topics("claim", "q", "--node", "w", "--url", server.url, "--json")
+    assert (people.status, programs.status) == (0, 0)
+    assert [line.split()[-1] for line in people.out.splitlines()[1:]] == ["1e999", "7" * 5000, "plain"]
+    assert [line.partition('"data":')[2] for line in programs.out.splitlines()] == [
+        "1e999}", "7" * 5000 + "}", '"plain"}'
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["ack", "nack"])
