@@ -39,8 +39,10 @@ from topics.model.errors import (
     TopicNotFound,
     TopicsError,
 )
+from topics.model.outcomes import Appended, Deleted, TopicInfo
 from topics.model.record import Gap, Record
 from topics.rules.steady import Steady
+from topics.storage.closing import forget_frames, left_in_doubt
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.opening import open_store
 from topics.storage.options import make_options
@@ -56,50 +58,6 @@ Ts = TypeVarTuple("Ts")
 
 _SLICE_RECORDS = 8192
 _SLICE_BYTES = 4 * 1024 * 1024
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """What an append was given."""
-
-    topic: str
-    first_seq: int
-    last_seq: int
-    count: int
-    ts: int
-    deduped: bool
-    """True: an earlier append under the same idempotency key was answered again, and nothing was appended."""
-
-
-class Deleted(msgspec.Struct, frozen=True):
-    topic: str
-    deleted: int
-    earliest_seq: int
-    head_seq: int
-
-
-class TopicInfo(msgspec.Struct, frozen=True):
-    topic: str
-    epoch: int
-    """New at every re-creation: a cursor kept from before belongs to another topic."""
-    head_seq: int
-    earliest_seq: int
-    """First live seq; head_seq + 1 where none is."""
-    evict_floor: int
-    """Everything below it was lost to a cap or to age."""
-    count: int
-    bytes: int
-    created_ts: int
-    last_write_ts: int | None
-    config: TopicConfig
-    segments: int
-    read_only: bool
-    """Its WAL shard stopped after a failed write; reopen the store to write again."""
-    trouble: str | None
-    """Why writes are refused at this moment: the shard is read-only, or its disk is full. None = they are not."""
-
-    @property
-    def next_seq(self) -> int:
-        return self.head_seq + 1
 
 
 class Log:
@@ -362,19 +320,28 @@ class Log:
             return list(describe_trouble(self._store).values())
 
     def close(self) -> None:
-        """Stop, write everything out, and let go of the directory."""
+        """Stop, write everything out, and let go of the directory.
+
+        WriteFailed or StorageError, when all is let go of, where writes that were acknowledged are not surely on the
+        disk. A checkpoint that fails loses nothing, the next open replays the WAL; `trouble` tells of it.
+        """
         with self._closing:
             with self._lock:
                 if self._store.closed:
                     return
                 self._store.closed = True
+            doubt: StorageError | None = None
             try:
-                self._background.run(self._write_out)
+                saved = self._background.run(self._write_out)
+                with self._lock:
+                    doubt = left_in_doubt(self._store, saved)
             finally:
                 self._background.stop()
                 self._background.close_pool()
                 self._store.release()
                 self._forget()
+            if doubt is not None:
+                raise doubt
 
     def _write_out(self) -> bool:
         self._committer.drain()
@@ -388,6 +355,7 @@ class Log:
             for shard in self._store.shards:
                 shard.file = shard.spare = None
                 shard.taken = []
+            forget_frames(self._store)
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the store stays with the process that opened it, and the child holds no lock on it."""
@@ -401,7 +369,12 @@ class Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except TopicsError as failed:
+            if error is None:
+                raise
+            error.add_note(f"closing the log failed, too: {failed}")  # what happened first is what the caller hears
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

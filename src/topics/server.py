@@ -44,6 +44,7 @@ from topics.model.errors import InvalidConfig, TopicsError
 from topics.rules.steady import Steady
 from topics.storage.opening import open_store
 from topics.storage.store import Store
+from topics.storage.trouble import describe_trouble
 
 log = logging.getLogger("topics.server")
 
@@ -104,10 +105,10 @@ async def _serve(config: Config) -> int:
         _announce(config, parts, OsFs())
         await stop.wait()
     finally:
-        await _close(parts)
+        whole = await _close(parts)
         for number in _STOPS:
             signal.signal(number, signal.SIG_IGN)
-    return 0
+    return 0 if whole else 1
 
 
 def pages() -> dict[str, Page]:
@@ -236,7 +237,9 @@ def _announce(config: Config, parts: _Parts, fs: Fs) -> None:
     )
 
 
-async def _close(parts: _Parts) -> None:
+async def _close(parts: _Parts) -> bool:
+    """False if acknowledged writes may not be on the disk."""
+    whole = True
     parts.app.stopping = True
     if parts.pump is not None:
         parts.pump.stop_waiting()
@@ -246,9 +249,17 @@ async def _close(parts: _Parts) -> None:
     if parts.stagers is not None:  # a part under way is written to its end before the directory is let go
         await asyncio.to_thread(parts.stagers.shutdown, cancel_futures=True)
     if parts.pump is not None:
-        await asyncio.to_thread(parts.pump.close)
+        try:
+            await asyncio.to_thread(parts.pump.close)
+        except TopicsError as error:
+            log.error("%s", error)
+            whole = False
+        else:
+            for what, trouble in describe_trouble(parts.pump.store).items():
+                log.warning("%s at the end: %s", what, trouble)
     if parts.readers is not None:
         parts.readers.shutdown(wait=False, cancel_futures=True)
+    return whole
 
 
 def _reload(listener: Listener) -> None:

@@ -18,6 +18,7 @@ from topics.api.pace import Pace
 from topics.broker.forwarding import Forwarder
 from topics.broker.steps import Nap, Steps
 from topics.rules.pressure import Relief
+from topics.storage.closing import left_in_doubt
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.store import Store
 from topics.storage.submission import Submission
@@ -267,7 +268,9 @@ class Pump:
         return run_checkpoint(self.store, self.committer)
 
     def close(self) -> None:
-        """Write everything out, checkpoint, let go of the directory. Blocks; nothing may be submitted any more."""
+        """Write everything out, checkpoint, let go of the directory. Blocks; nothing may be submitted any more.
+
+        StorageError, when all is let go of, where acknowledged writes are not surely on the disk."""
         with self.lock:
             self.store.closed = True
         for writer in self._writers:
@@ -275,10 +278,14 @@ class Pump:
         try:
             self.background.stop()
             self.committer.drain()
-            run_checkpoint(self.store, self.committer, clean=True)
+            saved = run_checkpoint(self.store, self.committer, clean=True)
+            with self.lock:
+                doubt = left_in_doubt(self.store, saved)
         finally:
             self.background.close_pool()
             self.store.release()
+        if doubt is not None:
+            raise doubt
 
 
 class _Wait(Later):

@@ -16,5 +16,12 @@ def describe_trouble(store: Store) -> dict[str, str]:
         if error is not None:
             found[f"WAL shard {shard.index}"] = error.message
     if store.trouble is not None:
-        found["the checkpoint"] = f"the last checkpoint failed and will be tried again: {store.trouble}"
+        found["the checkpoint"] = f"the last checkpoint failed and will be tried again: {in_words(store.trouble)}"
     return found
+
+
+def in_words(error: BaseException) -> str:
+    """An error as text; one of the system names its second path only where there is one."""
+    if isinstance(error, OSError) and error.filename is not None and error.filename2 is None:
+        return f"[Errno {error.errno}] {error.strerror}: {error.filename!r}"
+    return str(error)

@@ -177,8 +177,10 @@ class Engine:
     def close(self) -> None:
         self._on_loop(self.pump.stop_waiting)
         self._on_loop(self.service.live.stop)
-        self.pump.close()
-        self.readers.shutdown()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        try:
+            self.pump.close()
+        finally:
+            self.readers.shutdown()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()

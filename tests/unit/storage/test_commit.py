@@ -42,12 +42,14 @@ def test_mistake_of_our_own_in_a_background_sync_stops_the_shard_and_is_logged(
     def broken(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    with topics.open(tmp_path / "store", wal_shards=1) as log:
-        log.create("t", durability="disk")
-        monkeypatch.setattr(Background, "_sync", broken)
-        with pytest.raises((ReadOnly, WriteFailed)):
-            deque((log.append("t", [{"data": 1}]) for _ in count()), maxlen=0)
-        monkeypatch.undo()
+    log = topics.open(tmp_path / "store", wal_shards=1)
+    log.create("t", durability="disk")
+    monkeypatch.setattr(Background, "_sync", broken)
+    with pytest.raises((ReadOnly, WriteFailed)):
+        deque((log.append("t", [{"data": 1}]) for _ in count()), maxlen=0)
+    monkeypatch.undo()
+    with pytest.raises(WriteFailed, match="not synced"):
+        log.close()
     assert "WAL shard 0 stops: its background sync broke off" in caplog.text
     assert "a mistake of ours" in caplog.text
 

@@ -1,0 +1,136 @@
+"""What closing a log says, and that it lets go of everything whatever it says."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import topics
+from topics.host.clock import SystemClock
+from topics.host.fs import OsFs
+from topics.host.ids import SystemIds
+from topics.testing.faults import Fault, FaultFs
+
+SLOW = 60_000
+"""ms until a background sync: what is appended is not synced before the end."""
+
+
+class Closing:
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.fs = FaultFs(OsFs())
+        self.log = topics.Log(self.fs, str(data), SystemClock(), SystemIds(), sync_ms=SLOW)
+
+    def fill(self, durability: str = "disk") -> None:
+        self.log.create("orders", durability=durability)
+        self.log.append("orders", [{"data": n} for n in range(5)])
+
+    def fail(self, call: str, error: str = "EIO", path: str = "") -> None:
+        self.fs.add(Fault(call, 1, error, forever=True, path=path))
+
+    def check_let_go(self) -> None:
+        """No thread, no descriptor, no lock is left."""
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("topics-")] == []
+        gc.collect()  # an append that failed leaves a ring, which holds its file until then
+        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
+        assert [path for path in held if path.startswith(str(self.data))] == []
+        self.fs.heal()
+        if (self.data / "meta" / "FORMAT").exists():
+            with topics.open(self.data) as again:
+                assert [item.data for item in again.read("orders") if isinstance(item, topics.Record)][:5] == [
+                    *range(5)
+                ]
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{fd}")
+
+
+@pytest.fixture
+def closing(tmp_path: Path) -> Closing:
+    return Closing(tmp_path / "data")
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_a_sync_that_fails_at_the_end_is_told(closing: Closing, durability: str) -> None:
+    closing.fill(durability)
+    closing.fail("sync", path="/wal")
+    with pytest.raises(topics.WriteFailed, match=r"acknowledged writes may be lost: .* not synced") as told:
+        closing.log.close()
+    assert isinstance(told.value.__cause__, topics.WriteFailed)
+    assert told.value.path.endswith(".log")
+    closing.log.close()  # it is closed; what there was to say was said
+    closing.check_let_go()
+
+
+def test_a_directory_that_was_removed_is_told(closing: Closing) -> None:
+    closing.fill("fsync")
+    shutil.rmtree(closing.data)
+    closing.log.append("orders", [{"data": 5}])
+    with pytest.raises(topics.StorageError, match=r"acknowledged writes are lost: .* is gone") as told:
+        closing.log.close()
+    assert not str(told.value).endswith("None")
+    assert all("None" not in line for line in closing.log.trouble)
+    closing.check_let_go()
+
+
+@pytest.mark.parametrize("directory", ["/topics", "/meta"])
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+def test_a_checkpoint_that_fails_at_the_end_loses_nothing_and_is_trouble(
+    closing: Closing, error: str, directory: str
+) -> None:
+    closing.fill()
+    closing.fail("write", error, directory)
+    closing.log.close()
+    assert "the last checkpoint failed" in closing.log.trouble[0]
+    closing.check_let_go()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_failure_that_its_writer_was_told_is_not_told_again(closing: Closing, call: str) -> None:
+    closing.fill("fsync")
+    closing.fail(call, path="/wal")
+    with pytest.raises(topics.WriteFailed):
+        closing.log.append("orders", [{"data": 5}])
+    closing.log.close()
+    closing.check_let_go()
+
+
+def test_what_a_failed_shard_never_synced_is_told(closing: Closing) -> None:
+    closing.fill("disk")
+    closing.log.create("sums", durability="fsync")
+    closing.log.append("orders", [{"data": 5}])
+    closing.fail("sync", path="/wal")
+    with pytest.raises(topics.WriteFailed):
+        closing.log.append("sums", [{"data": 1}])
+    with pytest.raises(topics.WriteFailed, match="may be lost"):
+        closing.log.close()
+    closing.check_let_go()
+
+
+def work(closing: Closing, error: Exception | None = None) -> None:
+    with closing.log:
+        closing.fail("sync", path="/wal")
+        if error is not None:
+            raise error
+
+
+def test_an_error_of_the_body_is_not_replaced(closing: Closing) -> None:
+    closing.fill()
+    with pytest.raises(KeyError, match="mine") as told:
+        work(closing, KeyError("mine"))
+    (note,) = told.value.__notes__
+    assert "closing the log failed, too: acknowledged writes may be lost" in note
+    closing.check_let_go()
+
+
+def test_a_body_without_an_error_hears_of_the_failed_end(closing: Closing) -> None:
+    closing.fill()
+    with pytest.raises(topics.WriteFailed):
+        work(closing)
+    closing.check_let_go()
