@@ -103,6 +103,9 @@ class ServerOrigin:
             raise Recreated(f"topic {name!r} was created again while the query was planned: load it again", topic=name)
         losses = _losses(listed, start, end)
         told = [(loss.gap_from, loss.gap_to) for loss in losses]
+        # One answer of the server, made under its lock: what is neither in a segment nor in the tail of that answer is
+        # nowhere, because all of it was deleted. A server that does not tell its tail is asked for every seq.
+        tail = 0 if listed.tail is None else listed.tail.from_seq
         spans: list[Span] = []
         for low, high in without(max(start, listed.earliest_seq), end, told):
             at = low
@@ -110,16 +113,16 @@ class ServerOrigin:
                 first, last = max(low, row.first_seq), min(high, row.end_seq)
                 if first >= last:
                     continue
-                spans += self._unlisted(name, topic_id, at, first)
+                spans += self._unlisted(name, topic_id, max(at, tail), first)
                 share = row.bytes * (last - first) // max(row.end_seq - row.first_seq, 1)
                 spans.append(Span(name, topic_id, first, last, share, _place(row)))
                 at = last
-            spans += self._unlisted(name, topic_id, at, high)
+            spans += self._unlisted(name, topic_id, max(at, tail), high)
         return Plan(spans, losses)
 
     @staticmethod
     def _unlisted(name: str, topic_id: int, start: int, end: int) -> list[Span]:
-        """Seqs in no segment: the server's WAL or memory has them, or they are holes."""
+        """Seqs in no segment yet: the server's WAL or memory has them."""
         return [Span(name, topic_id, start, end, (end - start) * _RECORD_BYTES, ServerPlace())] if start < end else []
 
     # -- reading -------------------------------------------------------------------------------------------------------
