@@ -23,7 +23,7 @@ from topics.cli.pipeline import _session as session_of
 from topics.client.sync import Client
 from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, RecordsLost, StorageError
 from topics.spark.history import History
-from topics.spark.parts import Writer
+from topics.spark.parts import Writer, parse_shreds
 from topics.spark.pipeline import PipelineOptions, read_status, rebuild, run_round
 from topics.spark.places import Head, Loss
 
@@ -252,6 +252,30 @@ def test_table_of_a_topic_made_again_is_kept_aside_or_replaced_or_stays(
     assert [*tmp_path.glob("*.old-*"), *tmp_path.glob("*.kept-*")] == [aside]
     assert read_status(asked)[0].exists
     assert run(spark, replace(asked, recreated="rebuild")).rows == 3
+
+
+def test_typed_column_of_another_type_is_refused_and_nothing_is_written(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    import polars
+
+    def shredded(text: str) -> PipelineOptions:
+        return options(server, topic, tmp_path, tail=True, shreds=parse_shreds(text))
+
+    server.fill(topic, 0, 10)
+    assert run(spark, shredded("id:bigint,name:string")).rows == 10
+    server.fill(topic, 10, 10)
+    files = sorted((tmp_path / topic).rglob("*"))
+    refused = run(spark, shredded("id:string,name:boolean"))
+    assert "(id is bigint, not string, name is string, not boolean)" in str(refused.error)
+    assert "give the same --shred, or rebuild" in str(refused.error)
+    assert sorted((tmp_path / topic).rglob("*")) == files
+    named = run(spark, shredded("id:bigint"))
+    assert "(name): give the same --shred, or rebuild" in str(named.error)
+    assert run(spark, shredded("name:string,id:bigint")).rows == 10  # in any order
+    assert polars.read_delta(str(tmp_path / topic))["id"].sum() == sum(range(20))
+    (anew,) = rebuild(lambda: spark, shredded("id:string,name:string"))
+    assert (anew.rows, polars.read_delta(str(tmp_path / topic))["id"].dtype) == (20, polars.String)
 
 
 def test_gaps_are_known_for_longer_than_delta_keeps_its_commits(

@@ -32,6 +32,9 @@ RESTATE_MS: Final = 7 * 86_400_000
 VACUUM_HOURS: Final = 24
 """Files that no version names, left by rounds that failed, stay this long: another exporter may be about to commit."""
 
+_WORDS: Final = {"long": "bigint", "integer": "int"}
+"""Delta's word for a type: that of --shred, where it is another."""
+
 
 def delta() -> Any:
     try:
@@ -153,14 +156,21 @@ class History:
             raise Conflict(f"the table {self.folder} was changed by somebody else as soon as it was made")
 
     def check_columns(self, shreds: tuple[Shred, ...]) -> None:
-        """Conflict if the table was made with other columns."""
+        """Conflict if the table was made with other columns, or with one of them as another type: Delta takes files
+        whatever their columns are, and no reader could read the table any more."""
         assert self.table is not None
-        found = {field.name for field in self.table.schema().fields}
-        wanted = set(table_schema(shreds).names)
-        if found != wanted:
-            extra = ", ".join(sorted(found ^ wanted))
+        found = _types(self.table.schema())
+        wanted = _types(delta().Schema.from_arrow(table_schema(shreds)))
+        if found.keys() != wanted.keys():
+            extra = ", ".join(sorted(found.keys() ^ wanted.keys()))
             raise Conflict(
                 f"the table {self.folder} has other typed columns ({extra}): give the same --shred, or rebuild"
+            )
+        changed = [f"{name} is {found[name]}, not {kind}" for name, kind in wanted.items() if found[name] != kind]
+        if changed:
+            raise Conflict(
+                f"the table {self.folder} has typed columns of other types ({', '.join(changed)}): give the same "
+                "--shred, or rebuild"
             )
 
     def commit(self, head: Head, next_seq: int, files: list[Written], losses: list[Loss]) -> None:
@@ -288,6 +298,11 @@ class History:
             return 0, 0, 0
         rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
         return sum(map(int, rows)), len(sizes), sum(map(int, sizes))
+
+
+def _types(schema: Any) -> dict[str, str]:
+    """By column, its type in the words of --shred."""
+    return {field.name: _WORDS.get(str(field.type.type), str(field.type.type)) for field in schema.fields}
 
 
 def _column(table: DeltaTable, name: str) -> list[Any]:
