@@ -37,9 +37,13 @@ class DefaultSource(DataSource):
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from topics.spark.stream import stream_reader
+        from topics.model.errors import TopicsError
+        from topics.spark.stream import RefusedReader, stream_reader
 
-        return stream_reader(self.options, schema)
+        try:
+            return stream_reader(self.options, schema)
+        except TopicsError as error:  # Spark would stop the reader that it does not have, and tell of that
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from topics.spark.settling import settle

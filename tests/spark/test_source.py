@@ -50,8 +50,8 @@ def test_two_filters_on_one_frame_do_not_mix(load: Loader, orders: str) -> None:
 def test_a_delete_between_two_actions_shows_in_the_second(load: Loader, server: Server) -> None:
     server.fill("deleted", 0, 120, durability="fsync")
     server.checkpoint()
-    server.fill("deleted", 120, 30)
     frame = load("deleted")
+    server.fill("deleted", 120, 30)  # the first action fixes the head
     assert frame.count() == 150
     server.client.append("deleted", [{"data": "behind the head of the frame"}])
     server.client.delete("deleted", tag="eu")

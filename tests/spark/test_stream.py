@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.spark.conftest import Server
@@ -248,3 +249,27 @@ def test_spark_runs_the_stream_and_goes_on_from_its_checkpoint(
     assert found == list(range(1, 81))
     told = server.client.group("through", "spark").info()
     assert (told.mode, told.committed, told.lag.records) == ("stream", 81, 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "told"),
+    [
+        (None, {"endSeq": "99"}, "a stream has no end"),
+        (None, {"path": "/nowhere", "allowLive": "true"}, "a stream cannot read beside a running store"),
+        ("seq int", {}, "'seq' as int; it can be had as bigint"),
+        ("tag string not null", {}, "'tag' as not null"),
+        ("seq bigint", {"gapPolicy": "emit"}, "needs the columns kind, gap_from, gap_to"),
+    ],
+)
+def test_what_no_stream_can_give_is_refused_in_our_words(
+    spark: SparkSession, schema: str | None, given: dict[str, str], told: str
+) -> None:
+    options = {"topic": "orders", **({} if "path" in given else {"url": "http://127.0.0.1:1"}), **given}
+    reader = spark.readStream.format("topics").options(**options)
+    writer = (reader if schema is None else reader.schema(schema)).load().writeStream.format("noop")
+    # The first question differs: where to begin, or where availableNow ends.
+    query = (writer if schema is None else writer.trigger(availableNow=True)).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert told in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)

@@ -1,7 +1,8 @@
-"""The batch reader: one snapshot per `load()`, read by any number of actions.
+"""The batch reader: one snapshot per `load()`, made by its first action and read by any number of them.
 
-`partitions` runs once, on the driver: it fixes the head of every topic at one instant and says where the seqs below it
-are. Each action then reads those spans again, and every task asks anew what was deleted or lost meanwhile.
+`partitions` runs once, on the driver, when Spark plans that action: it fixes the head of every topic at one instant and
+says where the seqs below it are. Each action then reads those spans again, and every task asks anew what was deleted or
+lost meanwhile.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from topics.model.errors import InvalidRequest, TopicNotFound
+from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.spark.admission import Limits, Offer, admit
 from topics.spark.options import EARLIEST, LATEST, Options, parse_options
 from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, plan_from, start_seq
@@ -238,6 +238,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         close = getattr(self._origin, "close", None)
         if close is not None:
             close()
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """In place of a reader that cannot be made: whatever is asked first hears why."""
+
+    def __init__(self, error: TopicsError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> NoReturn:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:
+        raise self._error
+
+    def reportLatestOffset(self) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
 
 
 def entry(topic: str, next_seq: int) -> dict[str, Any]:
