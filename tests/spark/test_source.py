@@ -110,6 +110,21 @@ def test_a_rotted_segment_fails_the_query_and_names_itself(spark: SparkSession, 
     assert (gap.gap_from, gap.gap_to, gap.reason, gap.seq) == (58, 58, "corrupt", None)
 
 
+def test_a_segment_that_is_missing_under_a_server_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.fill("orders", 0, 150, durability="fsync")
+    server.checkpoint()
+    missing = server.client.segments("orders").segments[1].path
+    assert missing is not None
+    Path(missing).unlink()
+    told = failure(spark.read.format("topics").options(**server.options("orders")).load().count)
+    file = "/".join(missing.split("/")[-2:])
+    assert f"{file} of {server.url} is damaged at byte 0: the server has no whole file for topic 'orders'" in told
+    assert "from seq 51 on: restore it from a backup, or start the store once with recovery=salvage" in told
+    assert spark.read.format("topics").options(**server.options("orders", endSeq=51)).load().count() == 50
+    server.stop()
+
+
 def test_a_lost_range_is_a_row_on_request(load: Loader, server: Server) -> None:
     server.fill("capped", 0, 300, durability="fsync", cap_records=100)
     shown = load("capped", startSeq=1, gapPolicy="emit")

@@ -71,7 +71,10 @@ def status_of(error: TopicsError) -> int:
 def message_of(error: TopicsError) -> str:
     """What storage has to say names files of this machine: that is for its own log."""
     if isinstance(error, errors.CorruptFile):
-        return "stored data is damaged; the rest of the store is served"
+        return (
+            "stored data is damaged: restore the file from a backup, or start the server once with recovery=salvage, "
+            "which notes what is lost; the rest of the store is served"
+        )
     if isinstance(error, errors.StorageError):
         return "the storage failed; the log of the server says how"
     if isinstance(error, errors.ReadOnly):
@@ -84,7 +87,9 @@ def message_of(error: TopicsError) -> str:
 def detail_of(error: TopicsError) -> dict[str, Any]:
     if isinstance(error, errors.CorruptFile):
         # Directory and name are enough to find it, and tell nothing about where the data directory is.
-        return {"file": "/".join(str(error.facts["path"]).split("/")[-2:]), "offset": error.facts["offset"]}
+        file = "/".join(str(error.facts["path"]).split("/")[-2:])
+        more = {name: error.facts[name] for name in ("topic", "first_seq") if name in error.facts}
+        return {"file": file, "offset": error.facts["offset"], **more}
     shown = next((DETAIL[kind] for kind in type(error).__mro__ if kind in DETAIL), ())
     return {name: error.facts[name] for name in shown if error.facts.get(name) is not None}
 

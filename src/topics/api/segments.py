@@ -12,7 +12,7 @@ from topics.api.http import Answer, Header, Response
 from topics.api.service import Service
 from topics.broker.segments import Part
 from topics.broker.steps import Steps
-from topics.model.errors import GenerationChanged, RangeNotSatisfiable
+from topics.model.errors import CorruptFile, GenerationChanged, RangeNotSatisfiable
 from topics.storage.handles import Handles
 
 BYTES: Final = b"application/octet-stream"
@@ -49,8 +49,17 @@ def segment_part(service: Service, call: Call) -> Steps[Answer]:
         headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, part.size)))
         status = 206
     handles = service.broker.store.handles
-    if end - start <= _AT_ONCE:
-        return Response(status, part.read(handles, start, end), BYTES, headers)
+    try:
+        if end - start <= _AT_ONCE:
+            return Response(status, part.read(handles, start, end), BYTES, headers)
+        part.read(handles, start, start + 1)  # once the answer has begun it can only be cut
+    except FileNotFoundError as error:
+        again = yield from service.broker.segment_part(name, first_seq, kind)  # SegmentGone: it was dropped meanwhile
+        if again.etag != part.etag:
+            raise GenerationChanged(f"the segment is {again.etag} now", etag=again.etag) from None
+        # An `.idx` that is missing is made again, so it is the data.
+        path = again.segment.path("data")
+        raise CorruptFile(path, 0, "it is missing", topic=name, first_seq=first_seq) from error
     stream = stream_pieces(service, BYTES, _pieces(part, handles, start, end))
     stream.status = status
     stream.headers = headers

@@ -21,14 +21,14 @@ from topics.client.sync import Client, RecordStream
 from topics.format.decode import COLUMN_DATA, COLUMN_KEY, COLUMN_META, COLUMN_TAG
 from topics.format.segment import ENTRY_DTYPE, ENTRY_SIZE
 from topics.host.fs import Fs, OsFs, parent
-from topics.model.errors import GenerationChanged, Recreated, SegmentGone, StorageError, StreamCut
+from topics.model.errors import CorruptFile, GenerationChanged, Recreated, SegmentGone, StorageError, StreamCut
 from topics.spark.frames import Frames, Wanted, read_rows, slices
 from topics.spark.options import TIMEOUT_MS
 from topics.spark.places import Damage, Head, Loss, Plan, SegmentPlace, ServerPlace, Span
 from topics.spark.ranges import clipped, without
 from topics.spark.rest_state import store_id
 from topics.spark.rows import TEXTS, TIME, Rows
-from topics.spark.segment_files import SegmentFiles
+from topics.spark.segment_files import REMEDIES, SegmentFiles
 
 _TRIES: Final = 4
 """How often a segment that keeps changing is opened again before the server is asked for its records instead."""
@@ -181,7 +181,7 @@ class ServerOrigin:
             return None
         try:
             return SegmentFiles(self._fs, place)
-        except OSError:
+        except OSError:  # the server has the bytes, or says what became of them
             return None
 
     def _fetched(
@@ -191,7 +191,7 @@ class ServerOrigin:
         etag = f'"{span.topic_id}-{place.generation}"'
         name, first = span.topic, place.first_seq
         low, high = (span.start_seq - first) * ENTRY_SIZE, (span.end_seq - first) * ENTRY_SIZE
-        index = self.client.segment_part(name, first, "idx", start=low, end=high, if_match=etag).data
+        index = self._part(name, first, "idx", low, high, etag)
         path = f"{self._url}/v0/topics/{name}/segments/{first}/data"
         for start, stop in slices(index):
             entries = index[start * ENTRY_SIZE : stop * ENTRY_SIZE]
@@ -201,9 +201,17 @@ class ServerOrigin:
                 continue
             base = int(column["offset"].min())
             end = int((column["offset"].astype(np.int64) + column["length"]).max())
-            data = self.client.segment_part(name, first, "data", start=base, end=end, if_match=etag).data
+            data = self._part(name, first, "data", base, end, etag)
             frames = Frames(name, span.topic_id, path, span.start_seq + start, data, entries, base)
             yield from read_rows(frames, dead, wanted)
+
+    def _part(self, name: str, first_seq: int, part: str, start: int, end: int, etag: str) -> bytes:
+        try:
+            return self.client.segment_part(name, first_seq, part, start=start, end=end, if_match=etag).data
+        except CorruptFile as error:
+            file = error.facts.get("file", f"/v0/topics/{name}/segments/{first_seq}/{part}")
+            why = f"the server has no whole file for topic {name!r} from seq {first_seq} on: {REMEDIES}"
+            raise CorruptFile(f"{file} of {self._url}", int(error.facts.get("offset", 0)), why) from None
 
     def _records(self, span: Span, wanted: Wanted) -> Iterator[Rows | Loss]:
         """The records as the server reads them; a stream that breaks off is taken up where it broke."""

@@ -95,6 +95,30 @@ def test_damage_is_told_without_naming_places_of_this_machine() -> None:
     assert (body["code"], body["detail"]) == ("storage_damaged", {"file": "7/seg-1.data", "offset": 5})
 
 
+@pytest.mark.parametrize("size", [10, 1000])
+def test_segment_whose_file_is_missing_is_damage_that_names_it(tmp_path: Path, size: int) -> None:
+    options = StoreOptions(segment_max_events=400)
+    engine = Engine(str(tmp_path / "s"), store=options)
+    try:
+        api = Api(InProcess(engine))
+        api.append("a", *("x" * size for _ in range(400)), query="?return_seqs=false")
+        api.call("POST", "/v0/admin/checkpoint")
+        (segment,) = api.call("GET", "/v0/topics/a/segments").json["segments"]
+        target = "/v0/topics/a/segments/1/data"
+        Path(segment["path"]).unlink()
+        answer = api.call("GET", target)
+        assert answer.problem == (500, "storage_damaged")
+        file = "/".join(segment["path"].split("/")[-2:])
+        assert answer.detail == {"file": file, "offset": 0, "topic": "a", "first_seq": 1}
+        assert "restore the file from a backup" in answer.json["error"]["message"]
+        assert str(tmp_path) not in answer.body.decode()
+        api.delete("a", before_seq=401)
+        api.call("POST", "/v0/admin/checkpoint")
+        assert api.call("GET", target).problem == (404, "segment_gone")
+    finally:
+        engine.close()
+
+
 def test_full_disk_is_said_and_heals_when_space_returns(tmp_path: Path) -> None:
     fs = FaultFs(OsFs())
     options = StoreOptions(wal_file_bytes=20_000, ttl_grace_ms=0, checkpoint_bytes=1 << 30)
