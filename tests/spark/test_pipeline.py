@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from topics.model.errors import InvalidRequest
+from topics.model.errors import InvalidRequest, StorageError, Unreachable
 from topics.model.record import Record
 from topics.spark.history import History
 from topics.spark.joining import JOIN_FILES
+from topics.spark.options import parse_options
 from topics.spark.parts import parse_shreds
 from topics.spark.pipeline import Exported, PipelineOptions, folder_of, read_status, rebuild, run_round
+from topics.spark.table import check_instance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +106,27 @@ def test_table_and_live_rest_are_one_frame_without_a_seam(
     assert part.count() == 150
     with pytest.raises(InvalidRequest, match="no history table"):
         topics.spark.table(spark, str(tmp_path / "nothing"), server.url)
+    with pytest.raises(InvalidRequest, match="gap_policy is 'emit': give fail or skip"):
+        topics.spark.table(spark, str(tmp_path / topic), server.url, gap_policy="emit")  # type: ignore[arg-type]
+    nobody = parse_options({"url": "http://127.0.0.1:9", "topic": topic, "timeout": "200ms"})
+    with pytest.raises(Unreachable, match="start it with `topics serve`, or name another as server_url"):
+        check_instance(nobody, topic, "any")
+
+
+def test_table_in_a_store_that_nobody_may_look_at_is_told_in_one_line(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import topics.spark
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    with pytest.raises(
+        StorageError, match=r"the folder s3://b/x cannot be read \(.+\): an object store wants its"
+    ) as told:
+        topics.spark.table(spark, "s3://b/x")
+    assert not {"\n", "\x1b"} & set(told.value.message)
 
 
 def test_records_lost_before_their_export_are_noted(
@@ -247,8 +270,12 @@ def test_command_line_exports_and_tells(server: Server, topic: str, tmp_path: Pa
     assert (told["topic"], told["rows"], told["lag"]) == (topic, 30, 0)
     at_rest = command("run", "--once", "--path", str(tmp_path / "nowhere"))  # a flag outweighs TOPICS_URL
     assert (at_rest.returncode, "is not a directory on this machine" in at_rest.stderr) == (1, True)
-    nowhere = command("rebuild", "--topics", topic, "--tail", "--master", "sc://127.0.0.1")
-    assert (nowhere.returncode, "is no Spark master" in nowhere.stderr) == (2, True)
+    for words in (("run", "--once"), ("rebuild", "--topics", "nobody.*")):  # before it is known whether Spark is needed
+        nowhere = command(*words, "--master", "sc://127.0.0.1")
+        assert (nowhere.returncode, "is no Spark master" in nowhere.stderr) == (2, True)
+    at_work = command("run", "--once", "--path", str(server.data))
+    assert at_work.returncode == 1
+    assert at_work.stderr.endswith("is open in a running process: read through its server with --url or stop it\n")
     status = command("status", "--topics", topic)
     assert (status.returncode, topic in status.stdout, "30 " in status.stdout) == (0, True, True)
     (tmp_path / "file").write_text("")

@@ -169,10 +169,16 @@ def test_server_that_is_gone_is_named(spark: SparkSession, topic: str) -> None:
     """Every try of Spark's waits for the server to come back, here only for a moment."""
     gone = {"url": "http://127.0.0.1:9", "timeout": "200ms"}
     frame = spark.range(1).selectExpr("cast(id as string) as data").coalesce(1)
-    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+    told = (
+        r"127\.0\.0\.1:9: Connection refused: start it with `topics serve`, or name another with option url; a longer "
+    )
+    with pytest.raises(Exception, match=told):
         frame.write.format("topics").mode("append").options(**gone, topic=topic).save()
-    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+    with pytest.raises(Exception, match=told):
         spark.read.format("topics").options(**gone, topic=topic).load().count()
+    query = spark.readStream.format("topics").options(**gone, topic=topic).load().writeStream.format("noop").start()
+    with pytest.raises(Exception, match=told):
+        query.awaitTermination(60)
 
 
 def test_stream_copies_a_topic_once_over_restarts(

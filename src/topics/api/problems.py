@@ -88,7 +88,7 @@ def detail_of(error: TopicsError) -> dict[str, Any]:
     if isinstance(error, errors.CorruptFile):
         # Directory and name are enough to find it, and tell nothing about where the data directory is.
         file = "/".join(str(error.facts["path"]).split("/")[-2:])
-        more = {name: error.facts[name] for name in ("topic", "first_seq") if name in error.facts}
+        more: dict[str, Any] = {name: error.facts[name] for name in ("topic", "first_seq") if name in error.facts}
         return {"file": file, "offset": error.facts["offset"], **more}
     shown = next((DETAIL[kind] for kind in type(error).__mro__ if kind in DETAIL), ())
     return {name: error.facts[name] for name in shown if error.facts.get(name) is not None}

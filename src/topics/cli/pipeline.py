@@ -95,6 +95,7 @@ def run(
     options = _options(
         table, url, path, topics, tail, shred, on_gap, on_corrupt=on_corrupt, recreated=recreated, hold=hold
     )
+    _check_master(master)
     output, errors = Output(json=json), make_console(stderr=True)
     from topics.spark.pipeline import run_round
 
@@ -182,6 +183,7 @@ def rebuild(
     from topics.spark.pipeline import rebuild as rebuild_tables
 
     options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
+    _check_master(master)
     errors = make_console(stderr=True)
     with _session(master, errors) as session:
         return int(_tell(Output(json=json), rebuild_tables(session, options), errors, tail))
@@ -226,6 +228,14 @@ def _options(
         hold=hold,
         drop_lost=drop_lost,
     )
+
+
+def _check_master(master: str | None) -> None:
+    """InvalidConfig for what Spark would refuse once it is needed, which may be days later."""
+    from topics.spark.session import check_master
+
+    if master is not None:
+        check_master(master)
 
 
 @contextmanager

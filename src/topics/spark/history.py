@@ -62,6 +62,17 @@ def _is_refusal(error: Exception) -> bool:
     return not isinstance(error, OSError | TableNotFoundError)
 
 
+def is_table(folder: str, remedy: str = "an object store wants its keys in the environment") -> bool:
+    """StorageError if nobody can tell."""
+    lake = delta()
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return bool(lake.DeltaTable.is_deltatable(folder))
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"the folder {folder} cannot be read ({words_of(error)}): {remedy}", path=folder) from None
+
+
 def open_table(folder: str) -> DeltaTable:
     """The table at its newest version; StorageError if it cannot be read."""
     from deltalake.exceptions import DeltaError
@@ -89,14 +100,7 @@ class History:
     @classmethod
     def load(cls, root: str, topic: str) -> History:
         folder = os.path.join(root, topic)
-        lake = delta()
-        try:
-            there = lake.DeltaTable.is_deltatable(folder)
-        except OSError as error:
-            raise StorageError(
-                f"the folder {folder} cannot be read ({words_of(error)}): name another one with --table", path=folder
-            ) from None
-        if not there:
+        if not is_table(folder, "name another one with --table"):
             # A log without a first commit is a table that somebody is about to make, or died while making it.
             if os.path.isdir(folder) and set(os.listdir(folder)) - {"_delta_log"}:
                 raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from topics.client.url import Place
 from topics.model.config import check_topic_name
 from topics.model.errors import InvalidRequest
+from topics.spark.words import OPTIONS, Words
 
 GapPolicy = Literal["fail", "emit", "skip"]
 
@@ -94,6 +95,8 @@ class Options:
     hold: bool | None = None
     """Whether retention waits for the group; None: as it is, and a new one has no guard."""
     timeout_ms: int = TIMEOUT_MS
+    words: Words = OPTIONS
+    """In which an error advises."""
 
     @property
     def shows_gaps(self) -> bool:

@@ -40,11 +40,11 @@ def open_origin(options: Options) -> Origin:
     if options.url is not None:
         from topics.spark.server_origin import ServerOrigin
 
-        return ServerOrigin(options.url, options.token, timeout_ms=options.timeout_ms)
+        return ServerOrigin(options.url, options.token, timeout_ms=options.timeout_ms, words=options.words)
     from topics.spark.rest_origin import RestOrigin
 
     assert options.path is not None
-    return RestOrigin(options.path, options.allow_live)
+    return RestOrigin(options.path, options.allow_live, words=options.words)
 
 
 def chosen_topics(options: Options, origin: Origin) -> list[str]:

@@ -30,6 +30,7 @@ from topics.spark.places import Head, Loss, SegmentPlace, Span, joined_losses
 from topics.spark.progress import Progress
 from topics.spark.ranges import without
 from topics.spark.server_origin import ServerOrigin
+from topics.spark.words import FLAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ class PipelineOptions:
     def origin(self) -> Origin:
         if self.hold and self.url is None:
             raise InvalidRequest("--hold asks a running server to wait: give its --url, not --path")
-        return open_origin(Options(path=self.path, url=self.url, token=self.token))
+        return open_origin(Options(path=self.path, url=self.url, token=self.token, words=FLAGS))
 
 
 @dataclass(frozen=True, slots=True)

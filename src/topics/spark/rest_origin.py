@@ -33,6 +33,7 @@ from topics.spark.rest_names import LOCK, segment_path
 from topics.spark.rest_state import RestState, RestTopic, newest_snapshot, read_state, store_id, topic_of
 from topics.spark.rows import Rows
 from topics.spark.segment_files import REMEDIES, SegmentFiles
+from topics.spark.words import OPTIONS, Words
 
 log = logging.getLogger("topics.spark")
 
@@ -40,9 +41,10 @@ _CHANGING: Final = re.compile(r"(snapshot-\d+\.bin|wal-\d+\.log|CURRENT|FORMAT)"
 
 
 class RestOrigin:
-    def __init__(self, root: str, live: bool = False, fs: Fs | None = None) -> None:
+    def __init__(self, root: str, live: bool = False, fs: Fs | None = None, words: Words = OPTIONS) -> None:
         self.root = os.path.abspath(root)
         self.live = live
+        self._words = words
         self._fs: Fs = fs or OsFs()
         self._state: RestState | None = None
         self.mark = ""
@@ -50,7 +52,7 @@ class RestOrigin:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A task gets the directory's name and what it looked like, not what was read of it."""
-        return _remade, (self.root, self.live, self.mark)
+        return _remade, (self.root, self.live, self.mark, self._words)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ class RestOrigin:
         if not os.path.isdir(self.root):
             raise UnknownVersion(
                 f"{self.root} is not a directory on this machine: name the data directory of a stopped store, or its "
-                "server with option url",
+                f"server with {self._words.url}",
                 path=self.root,
             )
         if self.live:
@@ -84,11 +86,10 @@ class RestOrigin:
         try:
             lock = share_directory(self.root, LOCK)
         except BlockingIOError:
-            raise StoreLocked(
-                f"{self.root} is open in a running process: read through its server with option url, stop it, or set "
-                "allowLive=true to read the sealed segments alone",
-                path=self.root,
-            ) from None
+            told = f"{self.root} is open in a running process: read through its server with {self._words.url}"
+            live = self._words.live
+            more = " or stop it" if live is None else f", stop it, or set {live} to read the sealed segments alone"
+            raise StoreLocked(f"{told}{more}", path=self.root) from None
         except OSError as error:
             raise StorageError(f"{self.root} cannot be read: {error}", path=self.root) from error
         try:
@@ -277,8 +278,8 @@ def _read_staged(span: Span, place: WalPlace, view: memoryview, wanted: Wanted) 
                 start += 1
 
 
-def _remade(root: str, live: bool, mark: str) -> RestOrigin:
-    origin = RestOrigin(root, live)
+def _remade(root: str, live: bool, mark: str, words: Words) -> RestOrigin:
+    origin = RestOrigin(root, live, words=words)
     origin.mark = mark
     return origin
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from topics.client.answers import Segment, SegmentList
-from topics.client.retry import RetryPolicy
 from topics.client.sync import Client, RecordStream
 from topics.format.decode import COLUMN_DATA, COLUMN_KEY, COLUMN_META, COLUMN_TAG
 from topics.format.segment import ENTRY_DTYPE, ENTRY_SIZE
@@ -26,9 +25,11 @@ from topics.spark.frames import Frames, Wanted, read_rows, slices
 from topics.spark.options import TIMEOUT_MS
 from topics.spark.places import Damage, Head, Loss, Plan, SegmentPlace, ServerPlace, Span
 from topics.spark.ranges import clipped, without
+from topics.spark.reaching import client_for
 from topics.spark.rest_state import store_id
 from topics.spark.rows import TEXTS, TIME, Rows
 from topics.spark.segment_files import REMEDIES, SegmentFiles
+from topics.spark.words import OPTIONS, Words
 
 _TRIES: Final = 4
 """How often a segment that keeps changing is opened again before the server is asked for its records instead."""
@@ -48,10 +49,12 @@ class ServerOrigin:
         store: str | None = None,
         fs: Fs | None = None,
         timeout_ms: int = TIMEOUT_MS,
+        words: Words = OPTIONS,
     ) -> None:
         self._url = url
         self._token = token
         self._timeout_ms = timeout_ms
+        self._words = words
         self._fs: Fs = fs or OsFs()
         self._client: Client | None = None
         self._stores: dict[str, str | None] = {}
@@ -59,13 +62,12 @@ class ServerOrigin:
         self.store = store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ServerOrigin, (self._url, self._token, self.store, None, self._timeout_ms)
+        return ServerOrigin, (self._url, self._token, self.store, None, self._timeout_ms, self._words)
 
     @property
     def client(self) -> Client:
         if self._client is None:
-            retry = RetryPolicy(deadline_s=self._timeout_ms / 1000)
-            self._client = Client(self._url, token=self._token, retry=retry)
+            self._client = client_for(self._url, self._token, self._timeout_ms, self._words)
         return self._client
 
     def close(self) -> None:

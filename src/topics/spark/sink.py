@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from topics.client.retry import RetryPolicy
 from topics.client.sync import Client
 from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 from topics.model.limits import RECORD_BYTES
+from topics.spark.reaching import client_for
 from topics.spark.sink_options import SinkOptions, parse_sink_options
 from topics.spark.sink_rows import Piece, Rows, make_rows
+from topics.spark.words import OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +113,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def client_of(options: SinkOptions) -> Client:
-    return Client(options.url, token=options.token, retry=RetryPolicy(deadline_s=options.timeout_ms / 1000))
+    return client_for(options.url, options.token, options.timeout_ms, OPTIONS)
 
 
 # -- in a task ---------------------------------------------------------------------------------------------------------

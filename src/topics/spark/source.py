@@ -121,7 +121,8 @@ def judge(options: Options, loss: Loss) -> bool:
     if options.gap_policy == "fail":
         raise RecordsLost(
             f"records {loss.gap_from} to {loss.gap_to} of topic {loss.topic!r} are lost ({loss.reason}): read on with "
-            "gapPolicy=emit (a row for each gap) or gapPolicy=skip",
+            "gapPolicy=skip, or with gapPolicy=emit for a row in place of each gap (topics.spark.table: "
+            "gap_policy='skip')",
             topic=loss.topic,
             gap_from=loss.gap_from,
             gap_to=loss.gap_to,

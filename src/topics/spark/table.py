@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.model.errors import InvalidRequest
 from topics.spark.options import Options, parse_options
 from topics.spark.origin import open_origin
 from topics.spark.session import activate
+from topics.spark.words import ARGUMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +33,15 @@ def table(
     before they were exported fail the query, unless `gap_policy` says to read on.
     """
     # Every worker of Spark imports this package, and none makes tables.
-    from topics.spark.history import app_id, delta, open_table, paths_of
+    from topics.spark.history import app_id, is_table, open_table, paths_of
 
-    lake = delta()
+    if gap_policy not in ("fail", "skip"):
+        raise InvalidRequest(
+            f"gap_policy is {gap_policy!r}: give fail or skip; rows for gaps have no place in a table's columns, and "
+            "`topics pipeline status` shows the gaps"
+        )
     folder = table_url.removeprefix("file://")
-    if not lake.DeltaTable.is_deltatable(folder):
+    if not is_table(folder):
         raise InvalidRequest(f"{table_url} is no history table: topics pipeline run --table writes one per topic")
     loaded = open_table(folder)
     kept = loaded.metadata().configuration
@@ -64,7 +70,7 @@ def table(
 
 def check_instance(options: Options, topic: str, instance: str) -> None:
     """InvalidRequest if the server's topic is not the one of the table."""
-    heads = open_origin(options).heads({topic: 1})
+    heads = open_origin(replace(options, words=ARGUMENTS)).heads({topic: 1})
     if topic not in heads:
         raise InvalidRequest(f"the server at {options.url} has no topic {topic!r}, whose history the table holds")
     if heads[topic].id != instance:
