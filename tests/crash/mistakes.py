@@ -101,17 +101,26 @@ def retry_after_failed_fsync(patches: Patches) -> None:
 
 
 def two_syncs_of_one_file_at_once(patches: Patches) -> None:
-    """A write syncs beside a background sync of the same file: of two, the kernel tells only one that it failed."""
-    real = wal.Shard.take
+    """A write and a background sync sync the same file beside each other, whichever comes first: of two, the kernel
+    tells only one that it failed."""
+    real_take, real_sync = wal.Shard.take, wal.Shard.take_sync
 
     def take(self: wal.Shard) -> turn.Write | None:
         syncing, self.syncing = self.syncing, False
         try:
-            return real(self)
+            return real_take(self)
         finally:
             self.syncing = syncing
 
+    def take_sync(self: wal.Shard) -> turn.Sync | None:
+        writing, self.writing = self.writing, False
+        try:
+            return real_sync(self)
+        finally:
+            self.writing = writing
+
     patches.set(wal.Shard, "take", take)
+    patches.set(wal.Shard, "take_sync", take_sync)
 
 
 class Announced(WrappedFile):

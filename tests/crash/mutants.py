@@ -60,28 +60,83 @@ _GROUPS = {
     "salvage_rate": 0.0,
     "fault_rate": 0.0,
 }
+# An answer, and a cut right behind it, in the call that should have come before.
+_ANSWERED: dict[str, Any] = {
+    "power_rate": 1.0,
+    "durabilities": ("fsync",),
+    "wait_rate": 0.9,
+    "preempt_rate": 0.3,
+    "mid_call_rate": 1.0,
+    "checkpoint_rate": 0.0,
+    "fault_rate": 0.0,
+    "deletes": False,
+    "config_changes": False,
+    "lives": 10,
+}
 
 MUTANTS = [
     Mutant(mistakes.no_fsync, {"power_rate": 1.0}),
     Mutant(mistakes.ack_before_sync, {"power_rate": 1.0, "durabilities": ("fsync",)}),
     Mutant(mistakes.no_directory_sync, {"power_rate": 1.0}),
     Mutant(
-        mistakes.retry_after_failed_fsync, {**_FAULTS, "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/"))}
+        mistakes.retry_after_failed_fsync,
+        {**_FAULTS, "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/")), "fault_reach": 12, "lives": 8},
     ),
     Mutant(
         mistakes.two_syncs_of_one_file_at_once,
         {
+            # Bytes that only the background syncs, beside writes that sync: the first of the two to fail is soon there.
             **_FAULTS,
             "faults": (("sync", "EIO", "/wal/"),),
-            "preempt_rate": 0.5,
+            "fault_reach": 12,
+            "preempt_rate": 0.2,
             "sync_ms": 0,
             "wal_file_bytes": 4096,
+            "wal_shards": (1,),
             "payload_max": 700,
-            "durabilities": ("disk",),
+            "durabilities": ("memory", "fsync"),
+            "checkpoint_rate": 0.0,
+            "routers": 0,
+            "queues": False,
+            "groups": False,
+            "stages": False,
+            "drops": False,
+            "lives": 8,
+            "fallback_rate": 0.0,
+            "derived_rate": 0.0,
+            "open_crash_rate": 0.0,
+            "mid_call_rate": 0.0,
+            "rot_rate": 0.0,
+            "salvage_rate": 0.0,
+            "broken_rate": 0.0,
         },
     ),
     Mutant(mistakes.publish_before_durable, {"preempt_rate": 0.3, "durabilities": ("fsync",)}),
-    Mutant(mistakes.torn_tail_kept, {"power_rate": 1.0, "batch_max": 8}),
+    Mutant(
+        mistakes.torn_tail_kept,
+        {
+            "power_rate": 1.0,
+            "clean_rate": 0.0,
+            "mid_call_rate": 1.0,
+            "batch_max": 30,
+            "payload_max": 120,
+            "fault_rate": 0.0,
+            "checkpoint_rate": 0.0,
+            "lives": 8,
+            "evidence_ms": 0,
+            "routers": 0,
+            "queues": False,
+            "groups": False,
+            "stages": False,
+            "drops": False,
+            "fallback_rate": 0.0,
+            "derived_rate": 0.0,
+            "open_crash_rate": 0.0,
+            "rot_rate": 0.0,
+            "salvage_rate": 0.0,
+            "broken_rate": 0.0,
+        },
+    ),
     Mutant(mistakes.floor_not_logged, {"caps": True, "checkpoint_rate": 0.0}),
     Mutant(mistakes.skip_by_head_of_the_snapshot, _BUSY),
     Mutant(mistakes.range_sync_over_unsynced_bytes),
@@ -136,10 +191,18 @@ MUTANTS = [
             "power_rate": 1.0,
             "preempt_rate": 0.5,
             "operations": 24,
+            "lives": 10,
             "sync_ms": 60_000,
             "wait_rate": 0.0,
             "caps": False,
             "config_changes": False,
+            "queues": False,
+            "groups": False,
+            "stages": False,
+            "salvage_rate": 0.0,
+            "fault_rate": 0.0,
+            "open_crash_rate": 0.0,
+            "broken_rate": 0.0,
             **_BUSY,
         },
     ),
@@ -148,6 +211,13 @@ MUTANTS = [
         {
             "fault_rate": 1.0,
             "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/")),
+            "fault_reach": 12,
+            "queues": False,
+            "groups": False,
+            "stages": False,
+            "routers": 0,
+            "salvage_rate": 0.0,
+            "broken_rate": 0.0,
             "drops": True,
             "topics": 5,
             "wal_shards": (4,),
@@ -179,7 +249,10 @@ MUTANTS = [
         },
     ),
     Mutant(queue_mistakes.lease_ids_given_out_before_they_are_reserved, {**_QUEUES, "power_rate": 1.0}),
-    Mutant(queue_mistakes.ack_before_its_delete_is_synced, {**_QUEUES, "power_rate": 1.0, "durabilities": ("fsync",)}),
+    Mutant(
+        queue_mistakes.ack_before_its_delete_is_synced,
+        {**_QUEUES, **_ANSWERED, "topics": 1, "groups": False, "routers": 0, "stages": False, "salvage_rate": 0.0},
+    ),
     Mutant(queue_mistakes.delivery_counts_not_logged, {**_QUEUES, "power_rate": 0.2}),
     Mutant(queue_mistakes.delays_replayed_as_due_at_once, {**_QUEUES, "power_rate": 0.2}),
     Mutant(queue_mistakes.leases_left_out_of_the_snapshot, {**_QUEUES, "checkpoint_rate": 0.3}),
@@ -204,17 +277,14 @@ MUTANTS = [
     Mutant(group_mistakes.group_acks_not_logged, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.group_seeks_not_logged, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.group_drops_not_logged, {**_GROUPS, "power_rate": 0.2}),
-    Mutant(
-        group_mistakes.group_acks_answered_before_their_sync,
-        {**_GROUPS, "power_rate": 1.0, "durabilities": ("fsync",), "wait_rate": 0.9},
-    ),
+    Mutant(group_mistakes.group_acks_answered_before_their_sync, {**_GROUPS, **_ANSWERED, "open_crash_rate": 0.0}),
     Mutant(group_mistakes.groups_left_out_of_the_snapshot, {**_GROUPS, "checkpoint_rate": 0.3}),
     Mutant(group_mistakes.group_position_logged_without_its_records, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.leaving_settles_what_a_member_held, {**_GROUPS, "power_rate": 0.2}),
     Mutant(group_mistakes.calls_that_travel_together_log_the_first_alone, {**_GROUPS, "power_rate": 0.2}),
     Mutant(
         group_mistakes.calls_that_travel_together_are_answered_before_their_sync,
-        {**_GROUPS, "power_rate": 1.0, "durabilities": ("fsync",), "wait_rate": 0.9},
+        {**_GROUPS, **_ANSWERED, "open_crash_rate": 0.0},
     ),
     Mutant(group_mistakes.retention_does_not_ask_the_groups, {**_GROUPS, "caps": True}),
     Mutant(group_mistakes.retention_waits_only_for_what_nobody_was_given, {**_GROUPS, "caps": True}),
@@ -270,13 +340,20 @@ def mutated(mutant: Mutant) -> Iterator[None]:
 
 
 def sees(mutant: Mutant, seed: int, aimed: bool = True) -> bool:
-    """Whether this seed finds the mistake."""
+    """Whether this seed finds the mistake: it fails, and without the mistake it does not."""
+    fixed = mutant.aim if aimed else None
     with mutated(mutant):
-        try:
-            run_seed(seed, mutant.aim if aimed else None)
-        except Exception:
-            return True
-    return False
+        if _passes(seed, fixed):
+            return False
+    return _passes(seed, fixed)
+
+
+def _passes(seed: int, fixed: dict[str, Any] | None) -> bool:
+    try:
+        run_seed(seed, fixed)
+    except Exception:
+        return False
+    return True
 
 
 def hunt(mutant: Mutant, first: int, seeds: int) -> int | None:

@@ -75,6 +75,8 @@ class Profile:
     """How likely a life has a disk whose calls fail."""
     faults: tuple[tuple[str, str, str], ...] = ()
     """(call, error, part of the path) that fail; none = any."""
+    fault_reach: int = 40
+    """The failing call is one of so many, where it is of a class that a life makes many of."""
 
     def options(self, life: int) -> StoreOptions:
         return StoreOptions(

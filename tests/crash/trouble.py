@@ -39,14 +39,16 @@ _RUNNING = (
 
 
 _FREQUENT = ("write", "sync", "open")
-_RARE = ("truncate", "mkdir", "free")
+_FEW = ("truncate", "mkdir", "free")
 
 
 def draw_faults(rng: Random, profile: Profile, opening: bool = False) -> list[Fault]:
     faults = []
     for _ in range(rng.choice((1, 1, 2))):
         call, error, path = rng.choice(profile.faults or _RUNNING)
-        nth = rng.randint(1, 40) if call in _FREQUENT and not opening else rng.randint(1, 2 if call in _RARE else 6)
+        nth = rng.randint(1, profile.fault_reach if call in _FREQUENT and not opening else 2 if call in _FEW else 6)
+        if call in _FEW or path == ".pre":  # most lives make one or none
+            nth = 1
         faults.append(Fault(call, nth, error, rng.random() < 0.3, path))
     return faults
 
