@@ -32,8 +32,9 @@ def active(life: Life) -> WalFile:
 
 
 def test_one_batch_is_whole_or_absent_wherever_a_cut_comes() -> None:
-    """F-SWEEP-DURABLE-APPEND, F-WAL-CRASH-AFTER-WRITE-PRE-FSYNC, sweep_durable_append_crash_points: every call of one
-    append, twelve ways to tear it; what was synced before stays."""
+    """F-SWEEP-DURABLE-APPEND, F-WAL-CRASH-AFTER-WRITE-PRE-FSYNC, sweep_durable_append_crash_points,
+    submit_batch_commits_all_frames_atomically: every call of one append, twelve ways to tear it; its frames are there
+    all or none, and what was synced before stays."""
     first = fsync_store()
     before = first.disk.calls
     first.append("a", 4)
@@ -48,6 +49,44 @@ def test_one_batch_is_whole_or_absent_wherever_a_cut_comes() -> None:
             life.power_cut()
             life.reopen()
             assert life.seqs("a") in ([1, 2, 3], [1, 2, 3, 4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("damage", ["prefix", "zeroed", "garbled"])
+def test_a_tail_that_a_cut_damaged_goes_and_the_synced_prefix_stays(damage: str) -> None:
+    """torn_tail_each_damage_mode_truncates, failpoint_wal_after_write_then_crash: the writer dies between its write and
+    its sync, and of those bytes a part, all but a sector of zeros, or all but one byte is there."""
+    sector = 64
+    for at in range(12):
+        life = fsync_store()
+        done = life.store.append("a", prepare([{"data": life.payload()} for _ in range(4)]))
+        shard = life.store.shards[0]
+        write = shard.take()
+        assert write is not None
+        file = active(life)
+        start = file.written
+        life.disk.crash_at(life.disk.calls + 2)  # the write is the first call, its sync the second
+        write.dsync = False
+        with pytest.raises(PowerOff):
+            shard.run(write)
+        assert done.submission is not None
+        assert not done.submission.settled
+        life.disk.restart()
+        raw = life.disk.open(file.path, write=True)
+        whole = b"".join(bytes(buffer) for buffer in done.submission.buffers)
+        spot = len(whole) * at // 12
+        if damage == "prefix":
+            left = whole[:spot] + bytes(len(whole) - spot)
+        elif damage == "zeroed":
+            left = whole[:spot] + bytes(min(sector, len(whole) - spot)) + whole[spot + sector :]
+        else:
+            left = whole[:spot] + bytes([whole[spot] ^ 0x20]) + whole[spot + 1 :]
+        write_all(raw, start, [left])
+        raw.sync()
+        life.reopen()
+        assert life.seqs("a") == [1, 2, 3], at
+        life.append("a", 1)
+        life.power_cut()
+        life.reopen()
 
 
 def test_batch_synced_and_not_acknowledged_is_there_after_a_cut() -> None:

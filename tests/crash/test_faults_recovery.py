@@ -9,10 +9,11 @@ import pytest
 
 from tests.crash.life import ROOT, Life
 from topics.format.ops import prepare
+from topics.host.fs import parent
 from topics.model.config import TopicConfig, make_config
-from topics.model.errors import TopicsError, WriteFailed
+from topics.model.errors import StorageError, TopicsError, WriteFailed
 from topics.storage.submission import WaitFirst
-from topics.testing.disk import FakeDisk, PowerOff
+from topics.testing.disk import CrashKind, FakeDisk, PowerOff
 from topics.testing.faults import Fault
 
 
@@ -57,8 +58,8 @@ def test_recovering_twice_equals_recovering_once() -> None:
 
 
 def test_a_clean_stop_and_start_changes_nothing() -> None:
-    """durable_workload_recovers_to_model, disk_topic_clean_restart_preserves_seqs_no_reuse, disk_topic_survives_clean
-    _restart: no seq is skipped, no gap is told."""
+    """durable_workload_recovers_to_model, multi_topic_..., disk_topic_clean_restart_preserves_seqs_no_reuse,
+    disk_topic_survives_clean_restart: no seq is skipped, no gap is told."""
     life = busy()
     life.reopen()
     for _ in range(3):
@@ -88,7 +89,7 @@ def test_with_and_without_the_newest_snapshot_the_state_is_the_same() -> None:
 
 
 def test_a_torn_snapshot_and_a_torn_wal_together_lose_nothing() -> None:
-    """F-COMPOUND-TORN-SNAP-AND-TORN-WAL, F-COMPOUND-CRASH-SNAP-THEN-WAL: older snapshot, tail cut."""
+    """F-COMPOUND-TORN-SNAP-AND-TORN-WAL: older snapshot, tail cut."""
     life = busy()
     life.reopen()
     life.store.checkpoint()
@@ -107,6 +108,41 @@ def test_a_torn_snapshot_and_a_torn_wal_together_lose_nothing() -> None:
     life.reopen()
 
 
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_cut_in_a_snapshot_and_one_in_the_replay_behind_it_lose_nothing(kind: CrashKind) -> None:
+    """F-COMPOUND-CRASH-SNAP-THEN-WAL: every call of a checkpoint, each with cuts all over the start that follows."""
+    base = busy()
+    probe = base.clone()
+    probe.open()
+    before = probe.disk.calls
+    probe.store.checkpoint()
+    in_replay = 0
+    for nth in range(1, probe.disk.calls - before + 1):
+        halfway = base.clone()
+        halfway.open()
+        halfway.disk.crash_at(halfway.disk.calls + nth, kind)
+        with pytest.raises(PowerOff):
+            halfway.store.checkpoint()
+        halfway.crash = kind
+        for then in range(1 + nth % 9, 200, 9):
+            life = halfway.clone()
+            life.disk.crash_at(life.disk.calls + then, kind)
+            cut = False
+            try:
+                life.open()
+            except PowerOff:
+                cut = True
+            life.power_cut() if kind == "power" else life.kill()
+            life.disk.crash_at(None)
+            life.reopen()
+            assert life.seqs("a") == [5, 6, 7]
+            life.append("a", 1)
+            in_replay += cut
+            if not cut:
+                break
+    assert in_replay > 50, "the start was rarely cut"
+
+
 def test_a_delete_whose_target_was_lost_is_harmless() -> None:
     """F-REC-DELETE-BEFORE-APPEND-ORDER: both are in one order, so the delete goes with its target."""
     for seed in range(20):
@@ -119,28 +155,6 @@ def test_a_delete_whose_target_was_lost_is_harmless() -> None:
         life.power_cut()
         life.reopen()
         life.append("b", 1)
-
-
-def test_memory_that_runs_out_while_opening_leaves_the_store_whole() -> None:
-    """F-COMPOUND-OOM-IN-ERROR-PATH, 3.3 memory exhaustion: the directory is let go, and the next start converges."""
-    life = busy()
-
-    fs = life.ordered()
-    calls = 0
-    real = fs.inner.open
-
-    def starving(path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise MemoryError
-        return real(path, write=write, create=create, exclusive=exclusive)
-
-    fs.inner.open = starving  # type: ignore[method-assign, assignment]
-    with pytest.raises(MemoryError):
-        life.open(fs)
-    fs.inner.open = real  # type: ignore[method-assign]
-    life.reopen()
 
 
 def test_an_idempotent_retry_after_a_crash_gets_the_first_answer() -> None:
@@ -252,8 +266,8 @@ def test_racing_creates_log_one_id() -> None:
 
 
 def test_the_classes_keep_what_they_promise_over_a_clean_stop_and_a_kill() -> None:
-    """ephemeral_topic_records_are_ram_only, memory_topic_best_effort_across_clean_restart, fsync_topic_acked_writes_
-    survive_kill9: RAM-only records are a gap of reason restart where a snapshot knew of them."""
+    """ephemeral_topic_records_are_ram_only, memory_topic_best_effort_across_clean_restart,
+    fsync_topic_acked_writes_survive_kill9: RAM-only records are a gap of reason restart where a snapshot knew them."""
     life = Life()
     life.open()
     for cls in ("ephemeral", "memory", "disk", "fsync"):
@@ -278,7 +292,8 @@ def test_the_classes_keep_what_they_promise_over_a_clean_stop_and_a_kill() -> No
 @pytest.mark.parametrize("seed", range(25))
 def test_a_disk_topic_loses_a_reported_tail_at_most_and_reuses_no_seq(seed: int) -> None:
     """disk_topic_crash_loses_only_unfsynced_tail, disk_topic_does_not_reuse_acked_seq_after_crash,
-    memory_topic_crash_mid_write_best_effort, F-PROP-DURABILITY-CLASS-MIX."""
+    memory_topic_crash_mid_write_best_effort, F-PROP-DURABILITY-CLASS-MIX, acked_durable_survives_power_loss,
+    fsync_topic_acked_writes_survive_kill9: of class fsync every acked record is there, however the cut tears."""
     life = Life(FakeDisk(seed, sector=64))
     life.open()
     for cls in ("memory", "disk", "fsync"):
@@ -343,11 +358,38 @@ def test_a_read_only_directory_refuses_to_open() -> None:
     life.reopen()
 
 
-def test_a_directory_removed_under_us_is_an_error_and_no_escape() -> None:
-    """3.3 name and path tricks, removed dir: the error is ours, and nothing is written elsewhere."""
-    life = busy()
+def append_many(life: Life) -> None:
+    for _ in range(60):
+        life.append("a", 4)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["files", "directories"])
+def test_a_directory_removed_under_us_is_an_error_and_no_escape(whole: bool) -> None:
+    """3.3 name and path tricks, removed dir: a checkpoint fails and says so, as does the next file of the log where its
+    directory is gone; nothing is written elsewhere, and files without their FORMAT are refused."""
+    life = busy(wal_file_bytes=1024)
     life.reopen()
+    directories = {parent(path) for path in life.disk.files()} | {f"{ROOT}/topics", f"{ROOT}/wal", f"{ROOT}/meta", ROOT}
     for path in life.disk.files():
         life.disk.remove(path)
-    assert not life.store.checkpoint() or life.seqs("a")
-    assert all(path.startswith(ROOT) for path in life.disk.files())
+    if whole:
+        for path in sorted(filter(life.disk.is_dir, directories), key=len, reverse=True):
+            for name in life.disk.list(path):
+                life.disk.rmdir(f"{path}/{name}")
+            life.disk.rmdir(path)
+    life.append("a", 1)
+    assert not life.store.checkpoint()
+    assert isinstance(life.store.trouble, FileNotFoundError)
+    if whole:
+        with pytest.raises(TopicsError):
+            append_many(life)
+        assert not life.disk.files()
+        return
+    append_many(life)
+    assert life.disk.files()
+    assert all(path.startswith(f"{ROOT}/wal/") for path in life.disk.files())
+    life.kill()
+    left = life.disk.files()
+    with pytest.raises(StorageError):
+        life.open()
+    assert [path for path in life.disk.files() if not path.endswith(".lock")] == left

@@ -11,6 +11,7 @@ from topics.broker.scrubbing import scrub_store
 from topics.format.control import Selector, SelectorOp
 from topics.format.segment import DELETED, ENTRY, decode_segment_frame
 from topics.model.errors import CorruptFile, StorageError
+from topics.testing.disk import PowerOff
 from topics.testing.faults import Fault
 
 DIRECTORY = f"{ROOT}/topics/00000001"
@@ -113,7 +114,7 @@ def test_a_lone_index_is_not_listed_and_goes() -> None:
 
 @pytest.mark.parametrize("part", ["data", "tail"])
 def test_a_segment_shorter_than_its_trusted_length_refuses(part: str) -> None:
-    """F-SEG-TORN-DATA-FRAME, F-METADATA-VS-DATA-REORDER: named, never served shorter."""
+    """F-SEG-TORN-DATA-FRAME: named, never served shorter."""
     life = sealed_store()
     life.close()
     life.kill()
@@ -124,6 +125,56 @@ def test_a_segment_shorter_than_its_trusted_length_refuses(part: str) -> None:
     with pytest.raises(CorruptFile) as caught:
         life.open()
     assert caught.value.path == path
+
+
+def test_a_length_that_landed_before_its_bytes_is_no_record() -> None:
+    """F-METADATA-VS-DATA-REORDER: whichever call of a copy the machine dies in, the files keep the length they had got
+    and read as zeros where no sync had passed. Nothing of that is served, and the WAL still has the records."""
+    base = Life(segment_max_events=4)
+    base.open()
+    base.create("a", durability="fsync")
+    base.append("a", 6, "x")
+    base.store.checkpoint()
+    base.append("a", 4, "y")
+    base.kill()
+    nth = blank = 0
+    while True:
+        nth += 1
+        life = base.clone()
+        life.open()
+        life.disk.crash_at(life.disk.calls + nth, "kill")
+        try:
+            life.store.checkpoint()
+        except PowerOff:
+            life.disk.restart()
+        else:
+            break
+        for path in life.disk.files():
+            if "/seg-" in path:
+                node = life.disk.open(path).node
+                for start, end in list(node.dirty):
+                    node.live[start:end] = bytes(end - start)
+                    blank += 1
+        life.disk.power_cut(mode="all_kept")
+        life.power_cut()
+        life.reopen()
+        assert life.seqs("a") == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+        life.append("a", 1)
+    assert blank, "no length was ahead of its bytes"
+
+
+def test_zeros_where_the_last_frame_of_a_listed_segment_should_be_are_damage() -> None:
+    """F-METADATA-VS-DATA-REORDER: a whole length does not make its bytes whole; the frame is corrupt and named."""
+    life = sealed_store()
+    life.close()
+    life.kill()
+    data = life.disk.read(segment(4, "data"))
+    last = decode_segment_frame(data, decode_segment_frame(data, 0, len(data)).end, len(data)).end
+    rewrite(life, segment(4, "data"), data[:last] + bytes(len(data) - last))
+    life.open()
+    assert life.seqs("a") == [1, 2, 3, 4, 5, 7, 8]
+    assert life.gaps("a") == [(6, 6, "corrupt")]
+    assert [error.path for _, error in scrub_store(life.store, "a", lambda _: True).damage] == [segment(4, "data")]
 
 
 def test_a_missing_segment_with_live_records_refuses_and_salvage_says_what_is_lost() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
-from tests.crash.ledger import read_all
 from tests.crash.life import ROOT, Life
 from topics.format.ops import prepare
 from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, TopicsError, WriteFailed
-from topics.model.record import Record
 from topics.testing.disk import FakeDisk, PowerOff
 from topics.testing.faults import Fault
 
@@ -371,25 +368,6 @@ def test_an_idle_store_syncs_its_tail_by_the_timer() -> None:
     assert life.seqs("a") == [1]
 
 
-def test_a_device_that_lies_about_syncs_invents_nothing() -> None:
-    """F-NFS-FSYNC-LIES, F-NFS-DELAYED-DURABILITY: loss is allowed then, an invented or garbled record is not."""
-    for seed in range(20):
-        life = Life(FakeDisk(seed, sector=64))
-        life.open()
-        life.create("a", durability="fsync")
-        life.disk.lying_fsync = True
-        for _ in range(4):
-            life.append("a", 2)
-        sent = {payload for payloads in life.told("a").sent.values() for payload in payloads}
-        life.power_cut()
-        life.disk.lying_fsync = False
-        with contextlib.suppress(StorageError):  # what was proven and is not there may refuse
-            life.open()
-            found = [item for item in read_all(life.store, "a") if isinstance(item, Record)]
-            assert {record.raw for record in found} <= sent
-            assert [record.seq for record in found] == list(range(1, len(found) + 1))
-
-
 def test_a_full_queue_refuses_and_leaves_nothing() -> None:
     """submit_backpressures_when_writer_stalled, submit_batch_rejected_under_backpressure_leaves_nothing."""
     life = Life(wal_file_bytes=1 << 20)
@@ -474,16 +452,3 @@ def test_a_directory_that_cannot_be_made_refuses() -> None:
         life.kill()
     life.open()
     life.create("a", durability="fsync")
-
-
-def test_a_stale_handle_refuses_and_a_reopened_store_goes_on() -> None:
-    """F-NFS-ESTALE-WAL-FD, F-NFS-EAGAIN-RETRY: as any failed write; reopened by path later."""
-    for error in ("ESTALE", "EAGAIN"):
-        life = fsync_store()
-        fs = life.open_faulty()
-        fs.add(Fault("write", 1, error))
-        with pytest.raises(WriteFailed):
-            life.append("a", 1)
-        life.kill()
-        life.reopen()
-        life.append("a", 1)

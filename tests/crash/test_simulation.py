@@ -114,7 +114,8 @@ EXPECTED = (
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(SEEDS // BLOCK))
 def test_crashed_store_keeps_every_promise(block: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """F-PROP-OPSEQ-CRASH-RECOVER, F-MONITOR-WAL-ORDER: every seed runs under the rules of write order."""
+    """F-PROP-OPSEQ-CRASH-RECOVER, F-MONITOR-WAL-ORDER, sweep_concurrent_durable_crash_points_oracle: several
+    writers, cut in any call, and every seed runs under the rules of write order."""
     counts: Counter[str] = Counter()
     for seed in range(SEED + block * BLOCK, SEED + (block + 1) * BLOCK):
         counts += run_seed(seed).counts

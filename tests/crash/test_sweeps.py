@@ -42,7 +42,8 @@ def test_nothing_acked_is_lost_whichever_call_fails(scenario: Scenario, group: t
 @pytest.mark.parametrize("kind", ["kill", "power"])
 @BY_NAME
 def test_nothing_acked_is_lost_wherever_a_crash_comes(scenario: Scenario, kind: str) -> None:
-    """F-REC-CRASH-DURING-REPLAY and the sweeps of the catalogue, at every call and not at samples."""
+    """F-REC-CRASH-DURING-REPLAY, fsync_topic_sweep_acked_always_durable (append_fsync) and the other sweeps of the
+    catalogue, at every call and not at samples."""
     for nth in range(1, count_mutations(scenario) + 1):
         for seed in range(1 if kind == "kill" else 2):
             try:

@@ -24,6 +24,7 @@ import pytest
 
 import topics
 from tests.integration.ledger import Ledger, check
+from topics.format.ops import scan_wal
 
 ROOT = Path(__file__).resolve().parents[2]
 CYCLES = 11
@@ -137,3 +138,31 @@ def test_nothing_is_lost_by_kills_inside_recovery(victim: Victim, rng: Random) -
         victim.live_and_die(random_options(rng))
         victim.live_and_die(random_options(rng), in_recovery=True)
     victim.check(random_options(rng))
+
+
+JUNK = (b"\xff\xff\xff\xff" + b"x" * 60, b"\0\0\0\0junk", b"\x30\0\0\0\x01torn")
+
+
+def put_junk_behind_the_tail(data: Path, junk: bytes) -> int:
+    """Write junk where the WAL of each shard ends; how many there are."""
+    groups: dict[Path, Path] = {}
+    for path in sorted(data.glob("wal/**/wal-*.log")):
+        if any(path.read_bytes()[:4]):
+            groups[path.parent] = path
+    for path in groups.values():
+        written = path.read_bytes()
+        end = scan_wal(memoryview(written), 0, len(written), bytearray()).end
+        with path.open("r+b") as file:
+            file.seek(end)
+            file.write(junk[: max(len(written) - end, 8)])
+    return len(groups)
+
+
+def test_junk_behind_the_tail_of_a_killed_process_is_cut_and_nothing_else(victim: Victim, rng: Random) -> None:
+    """torn_tail_on_subprocess_wal_recovers_clean: the next one has every acknowledged record, and writes."""
+    options = {"wal_shards": 2, "wal_file_bytes": 131_072, "checkpoint_ms": 60_000, "checkpoint_bytes": 1 << 20}
+    for junk in JUNK:
+        victim.live_and_die({**random_options(rng), **options})
+        assert put_junk_behind_the_tail(victim.data, junk)
+        if junk == JUNK[-1]:
+            victim.check(options)
