@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from topics.host.making import make_all
 from topics.host.mapping import map_file
 from topics.host.mount import mount_of
+from topics.host.writing_back import write_back
 
 Buffer = bytes | bytearray | memoryview
 
@@ -372,11 +373,13 @@ class OsFs:
 class OsFile:
     """One descriptor. Calls release the GIL; offsets are explicit, so threads may share it."""
 
-    __slots__ = ("__weakref__", "fd", "path")
+    __slots__ = ("__weakref__", "_reserved", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
+        self._reserved = False
+        """It may have blocks that are only reserved."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self.fd, size, offset)
@@ -397,17 +400,19 @@ class OsFile:
             buffers = buffers[:BUFFERS_PER_WRITE]
         if not dsync:
             return os.pwritev(self.fd, buffers, offset)
-        if _RWF_DSYNC:
+        if _RWF_DSYNC and not self._reserved:
             try:
                 return os.pwritev(self.fd, buffers, offset, _RWF_DSYNC)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
                     raise
         written = os.pwritev(self.fd, buffers, offset)
-        _fdatasync(self.fd)
+        self.sync()
         return written
 
     def sync(self) -> None:
+        if self._reserved:
+            write_back(self.fd)
         _fdatasync(self.fd)
 
     def size(self) -> int:
@@ -417,6 +422,7 @@ class OsFile:
         os.ftruncate(self.fd, size)
 
     def allocate(self, size: int) -> None:
+        self._reserved = True
         try:
             os.posix_fallocate(self.fd, 0, size)
         except OSError as error:
