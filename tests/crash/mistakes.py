@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from topics.format.checksum import xxh3_64
@@ -11,13 +11,16 @@ from topics.format.frame import MORE, Kind
 from topics.format.ops import scan_wal as real_scan_wal
 from topics.format.ops import stamp as real_stamp
 from topics.format.prepared import WalScan
-from topics.host.fs import Buffer, File, make_singly, replace_file
+from topics.host.fs import Buffer, File, Fs, make_singly, replace_file
 from topics.storage import append, checkpoint, copy, delete, judge, opening, repair, replay, store, turn, wal, walread
 from topics.storage.cut import capture
 from topics.storage.cut import make_row as real_make_row
 from topics.storage.handles import Handles
+from topics.storage.leftovers import remove_pair
 from topics.storage.repair import repair as real_repair
+from topics.storage.segment import Segment
 from topics.storage.snapshots import Snapshots
+from topics.storage.topic import Topic
 from topics.storage.walfile import Spare, WalFile
 from topics.testing.disk import FakeDisk
 from topics.testing.wrap import WrappedFile, WrappedFs
@@ -390,6 +393,16 @@ def unlink_before_manifest(patches: Patches) -> None:
         real(self)
 
     patches.set(copy.TopicCopy, "_write_manifest", write_manifest)
+
+
+def failed_checkpoint_removes_all_that_it_wrote_to(patches: Patches) -> None:
+    """Also the pair that was there before and grew."""
+
+    def discard(fs: Fs, handles: Handles, topic: Topic, begun: Iterable[Segment]) -> None:
+        for segment in [*topic.segments[-1:], *begun]:
+            remove_pair(fs, handles, segment)
+
+    patches.set(copy, "discard_unlisted", discard)
 
 
 def trim_by_the_newest_snapshot(patches: Patches) -> None:

@@ -174,6 +174,10 @@ MUTANTS = [
     Mutant(mistakes.idempotency_key_not_logged, {"keys": True, "checkpoint_rate": 0.0}),
     Mutant(mistakes.batch_bit_ignored, {"power_rate": 1.0, "batch_max": 30}),
     Mutant(mistakes.unlink_before_manifest, {"deletes": True, "segment_max_events": 2, "checkpoint_rate": 0.3}),
+    Mutant(
+        mistakes.failed_checkpoint_removes_all_that_it_wrote_to,
+        {**_FAULTS, "faults": (("sync", "ENOSPC", ".data"),), **_BUSY},
+    ),
     Mutant(mistakes.zeros_taken_as_a_clean_end, {"rot_rate": 0.7, "evidence_ms": 0}),
     Mutant(mistakes.snapshot_captured_after_the_mark, _BUSY),
     Mutant(mistakes.append_to_an_old_file_after_a_clean_stop, {"clean_rate": 0.5, "mid_call_rate": 0.0}),

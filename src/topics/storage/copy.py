@@ -24,6 +24,7 @@ from topics.host.fs import File, Fs, parent, read_exact, replace_file, write_all
 from topics.model import limits
 from topics.storage.cut import Piece, TopicCut
 from topics.storage.handles import Handles
+from topics.storage.leftovers import discard_unlisted, remove_pair
 from topics.storage.options import StoreOptions
 from topics.storage.partfile import PartSource
 from topics.storage.restamping import fill_holes, restamp_piece
@@ -31,7 +32,6 @@ from topics.storage.segment import Segment
 from topics.storage.sidecars import build_sidecars, has_tags
 from topics.storage.tail import ENTRY_SIZE, MadeSource, Source
 from topics.storage.topic import Topic
-from topics.storage.walfile import discard
 from topics.storage.whole import WholePairs
 
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -146,25 +146,30 @@ class TopicCopy:
         self.new_names = False
         self.dropped: list[Segment] = []
         self.syncs: list[Future[None]] = []
-        self.whole = WholePairs(tools, cut)
+        self.begun: list[Segment] = []
+        """New pairs, from before their first file is made."""
+        self.whole = WholePairs(tools, cut, self.begun)
 
     def run(self) -> list[Segment]:
         """Do it all; returns the topic's segments as the snapshot should list them."""
+        tools = self.tools
         try:
-            self._drop_dead()
-            self._set_flags()
-            self._copy_pieces()
-            if self.segments and not self.segments[-1].sealed and self._is_due(self.segments[-1]):
-                self._seal()
-            self._sync()
-        finally:
-            self.whole.settle()
-        self._write_manifest()
+            try:
+                self._drop_dead()
+                self._set_flags()
+                self._copy_pieces()
+                if self.segments and not self.segments[-1].sealed and self._is_due(self.segments[-1]):
+                    self._seal()
+                self._sync()
+            finally:
+                self._settle()
+            self._write_manifest()
+        except Exception:
+            discard_unlisted(tools.fs, tools.handles, self.topic, self.begun)
+            raise
         self._advance()
         for segment in self.dropped:
-            self.tools.handles.forget(segment)
-            for part in ("idx", "tags", "keys", "data"):
-                discard(self.tools.fs, segment.path(part))
+            remove_pair(tools.fs, tools.handles, segment)
         return self.segments
 
     def _own(self, index: int) -> Segment:
@@ -280,6 +285,7 @@ class TopicCopy:
             self.topic.directory, first_seq, 0, 0, keyless=True, opened_ns=self.tools.clock.monotonic_ns()
         )
         self.tools.handles.forget(segment)
+        self.begun.append(segment)
         for part in ("data", "idx"):
             file = self.tools.fs.open(segment.path(part), write=True, create=True)
             if file.size():  # left by a checkpoint that failed
@@ -406,6 +412,14 @@ class TopicCopy:
         wait(syncs)
         for sync in syncs:
             sync.result()
+
+    def _settle(self) -> None:
+        """Until nothing is under way, whatever comes of it: the next checkpoint writes and syncs the same files, and of
+        two syncs of one file at once the kernel may tell only one that it failed. A sync that failed is told even where
+        something else did before it: it says more of the disk."""
+        wait(self.syncs)
+        self.whole.settle()
+        self._wait_syncs()
 
     def _sync(self) -> None:
         for first_seq in sorted(self.touched):

@@ -52,9 +52,11 @@ class Planned:
 class WholePairs:
     """The pairs of one topic in one checkpoint. None counts before `wait`."""
 
-    def __init__(self, tools: CopyTools, cut: TopicCut) -> None:
+    def __init__(self, tools: CopyTools, cut: TopicCut, begun: list[Segment]) -> None:
+        """`begun` is told of every pair before its first file is made."""
         self.tools = tools
         self.cut = cut
+        self.begun = begun
         self.planned: list[Planned] = []
         self.bytes = 0
         self.hot = False
@@ -74,6 +76,7 @@ class WholePairs:
         first_seq = parts[0][0].first_seq + at
         segment = Segment(self.cut.topic.directory, first_seq, options.segment_max_events, 0, sealed=True)
         self.tools.handles.forget(segment)
+        self.begun.append(segment)
         hot = self._is_hot(segment, size)
         if hot != self.hot:
             self._go()

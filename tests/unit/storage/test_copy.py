@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import topics
 from tests.crash.life import Life
+from topics.host.fs import Buffer, File, Fs, make_singly
+from topics.storage import whole
 from topics.storage.copy import TopicCopy
 from topics.storage.segment import Segment
+from topics.testing.wrap import WrappedFile, WrappedFs
 
 
 def test_a_twin_has_every_field_of_its_segment() -> None:
@@ -103,3 +110,84 @@ def test_one_topic_that_fails_fails_the_checkpoint_and_the_next_one_copies_all(
         assert [log.info(name).segments for name in names] == [1] * 70
     with topics.open(tmp_path) as log:
         assert [log.get(name, 1).data for name in names] == names
+
+
+class SlowSync(WrappedFs):
+    """While `armed`: the first sync of a `.data` takes until `go_on` and fails then, and no whole pair is made."""
+
+    def __init__(self, inner: Fs) -> None:
+        super().__init__(inner)
+        self.turn = threading.Lock()  # the fake disk knows no threads
+        self.go_on = threading.Event()
+        self.armed = self.slow = False
+        self.under_way: list[str] = []
+        self.beside: list[str] = []
+
+    def arm(self) -> None:
+        self.armed = self.slow = True
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        with self.turn:
+            return SlowFile(self, self.inner.open(path, write=write, create=create, exclusive=exclusive))
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        if self.armed:
+            raise OSError(errno.ENOSPC, "full", files[0][0])
+        with self.turn:
+            make_singly(self.inner, files)
+
+
+class SlowFile(WrappedFile):
+    def __init__(self, fs: SlowSync, inner: File) -> None:
+        super().__init__(inner)
+        self._fs = fs
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer], *, dsync: bool = False) -> int:
+        with self._fs.turn:
+            if self.path in self._fs.under_way:
+                self._fs.beside.append(f"write into {self.path}")
+            return super().write_at(offset, buffers, dsync=dsync)
+
+    def sync(self) -> None:
+        fs = self._fs
+        with fs.turn:
+            if self.path in fs.under_way:
+                fs.beside.append(f"sync of {self.path}")
+            slow = fs.slow and self.path.endswith(".data")
+            if not slow:
+                super().sync()
+                return
+            fs.slow = False
+            fs.under_way.append(self.path)
+        fs.go_on.wait(10)
+        with fs.turn:
+            self.forget_unsynced()
+            fs.under_way.remove(self.path)
+        raise OSError(errno.EIO, "failed", self.path)
+
+
+def test_a_checkpoint_that_fails_waits_for_its_syncs_and_tells_that_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "_GO_PAIRS", 2)
+    life = Life(segment_max_events=5, wal_file_bytes=1 << 18)
+    disk = SlowSync(life.ordered())
+    store = life.open(disk)
+    life.create("t", durability="fsync")
+    life.append("t", 2)
+    assert store.checkpoint()
+    life.append("t", 100)
+    disk.arm()
+    with ThreadPoolExecutor(4) as store.pool:
+        timer = threading.Timer(0.2, disk.go_on.set)
+        timer.start()
+        assert store.checkpoint() is False
+        assert disk.under_way == [], "the next checkpoint writes and syncs that very file"
+        assert isinstance(store.trouble, OSError)
+        assert store.trouble.errno == errno.EIO, "a failed sync says more of the disk than one that is full"
+        timer.join()
+        disk.armed = False
+        assert store.checkpoint()
+    store.pool = None
+    assert disk.beside == []
+    life.disk.power_cut(mode="all_lost")
+    life.power_cut()
+    life.reopen()
