@@ -426,3 +426,66 @@ def test_a_burst_is_copied_before_the_usual_time_is_over() -> None:
     assert not life.store.checkpoint_due()
     life.power_cut()
     life.reopen()
+
+
+@pytest.mark.parametrize("snapshot", [0, 3000])
+@pytest.mark.parametrize("least", [2000, 20_000])
+def test_a_checkpoint_that_is_due_stays_due_until_it_begins(least: int, snapshot: int) -> None:
+    life = Life(checkpoint_bytes=least, checkpoint_gap_ms=5000, checkpoint_burst_bytes=8000, wal_file_bytes=1 << 18)
+    life.open()
+    life.create("a", durability="disk")
+    life.store.checkpoint()
+    life.store.snapshots.last_size = snapshot
+    shard = life.store.shards[0]
+    begun = life.store.checkpointed_ns
+    for size in range(1000, 40_000, 1000):
+        shard.wal_bytes = size
+        due = []
+        for since_ms in (0, 4999, 5000, 60_000):
+            life.store.checkpointed_ns = begun - since_ms * 1_000_000
+            due.append(life.store.checkpoint_due())
+        assert due == sorted(due), size
+        assert due[1] == (size >= max(least, 8000, 8 * snapshot))
+        assert due[2] == (size >= max(least, 8 * snapshot))
+
+
+def test_wal_that_no_checkpoint_can_copy_makes_none_due() -> None:
+    life = Life(checkpoint_gap_ms=5000, checkpoint_burst_bytes=8000, checkpoint_ms=60_000, wal_shards=2)
+    life.open()
+    life.create("a", durability="disk")
+    life.create("b", durability="disk")
+    life.store.checkpoint()
+    stuck, sound = (life.store.shards[life.store.topics[name].shard] for name in ("a", "b"))
+    assert stuck is not sound
+    stuck.frozen.add(99)
+    stuck.wal_bytes = 100_000
+    assert not life.store.checkpoint_due()
+    life.clock.advance(60_000)
+    assert not life.store.checkpoint_due()
+    sound.wal_bytes = 1
+    assert life.store.checkpoint_due(), "there is something to copy"
+
+
+def test_wal_of_a_checkpoint_that_failed_waits_for_the_next_one() -> None:
+    life = Life(checkpoint_bytes=2000, checkpoint_gap_ms=5000, checkpoint_burst_bytes=8000, wal_file_bytes=1 << 16)
+    life.open()
+    life.create("a", durability="disk")
+    life.kill()
+    fs = life.open_faulty()
+    assert life.store.checkpoint()
+    shard = life.store.shards[0]
+    while shard.wal_bytes < 9000:
+        life.append("a", 10)
+    written = shard.wal_bytes
+    fs.add(Fault("write", 1, "ENOSPC", forever=True, path=".data"))
+    for _ in range(3):
+        assert life.store.checkpoint_due()
+        assert not life.store.checkpoint()
+        assert shard.wal_bytes >= written, "so that writers are held back"
+        assert not life.store.checkpoint_due(), "no disk is written to without end"
+        life.clock.advance(5000)
+    fs.heal()
+    assert life.store.checkpoint()
+    assert shard.wal_bytes < 1000
+    life.power_cut()
+    life.reopen()

@@ -194,7 +194,7 @@ class Pump:
     def _write(self, shard: Shard, write: Write) -> None:
         now_ns = self.store.clock.monotonic_ns
         begun = now_ns()
-        if not self._in_place(write, begun):
+        if not self._in_place(shard, write, begun):
             self._writers[shard.index].put(write)
             return
         self.committer.lead(shard, write)
@@ -220,10 +220,11 @@ class Pump:
     def _pace(self, write: Write) -> Pace:
         return self.pace_synced if write.sync else self.pace_unsynced
 
-    def _in_place(self, write: Write, now_ns: int) -> bool:
+    def _in_place(self, shard: Shard, write: Write, now_ns: int) -> bool:
         if write.rotation is not None or (write.sync and self.committer.is_disk_busy):
             return False
-        if size_of(write) > _INLINE_BYTES_MAX:
+        size = size_of(write)
+        if size > _INLINE_BYTES_MAX or self.committer.hold_back_ns(shard, size):
             return False
         return self._pace(write).is_quick(now_ns)
 
@@ -479,11 +480,21 @@ class _Writer:
             with pump.lock:
                 is_quick = pump.took(write, spent)
                 shard.finish(write)
-                if is_quick and shard.queue:
-                    pump.lead_wanted(shard)
-                    return None
-                return shard.take()
+                if not pump.committer.hold_back_ns(shard, size_of(write)):
+                    return self._next(is_quick)
+            # All others of this shard come behind: so it takes in no more than its checkpoints copy. Whoever finds its
+            # queue full then waits for room, or is refused as the pressure says.
+            pump.committer.hold_back(shard, size_of(write))
+            with pump.lock:
+                return self._next(is_quick)
         except BaseException as error:
             with self._pump.lock:
                 shard.abandon(error)
             return None
+
+    def _next(self, is_quick: bool) -> Write | None:
+        """Under the lock. None where nothing waits, or the loop goes on."""
+        if is_quick and self._shard.queue:
+            self._pump.lead_wanted(self._shard)
+            return None
+        return self._shard.take()

@@ -42,6 +42,8 @@ class Checkpoint:
     positions: dict[str, Position] = field(default_factory=dict)
     whole: bool = True
     """Every shard took part; a read-only one keeps its part of the last snapshot."""
+    taken: list[tuple[Shard, int]] = field(default_factory=list)
+    """Bytes of WAL that it takes along."""
     abandoned: bool = False
     routers: list[Router] | None = None
     """The list as of shard 0's mark; None = shard 0 took no part."""
@@ -98,6 +100,7 @@ class Checkpoint:
                 if topic.dirty:
                     self.cuts.append(capture(topic, now, mono_ms))
             self._capture_routers(shard)
+            self.taken.append((shard, shard.wal_bytes))
             shard.wal_bytes = 0
 
         return apply
@@ -175,6 +178,9 @@ class Checkpoint:
         """What was captured reached no snapshot, and nothing more will be: every topic of it still needs one. Called
         under the lock."""
         self.abandoned = True
+        while self.taken:  # all of that waits for the next one still
+            shard, size = self.taken.pop()
+            shard.wal_bytes += size
         for cut in self.cuts:
             cut.topic.dirty = True
 

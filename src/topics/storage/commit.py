@@ -20,6 +20,7 @@ from topics.model.errors import StoreClosed, TopicsError
 from topics.rules.catchup import hold_back_ns
 from topics.storage.append import Append
 from topics.storage.checkpoint import Checkpoint
+from topics.storage.due import due_bytes
 from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
 from topics.storage.turn import Write
@@ -109,15 +110,22 @@ class Committer:
         elif shard.dirty_since_ns is not None or shard.wants_spare():
             self.nudge(shard)
         if shard.wal_bytes > self.store.options.checkpoint_burst_bytes:
-            self._hold_back(shard, submission.size)
+            self.hold_back(shard, submission.size)
         return append
 
-    def _hold_back(self, shard: Shard, size: int) -> None:
+    def hold_back(self, shard: Shard, size: int) -> None:
         """Let the checkpoint catch up. The append is done: nobody but its own caller waits."""
-        self.held_back_ns += hold_back_ns(size, shard.wal_bytes, self.store.options.checkpoint_burst_bytes)
+        self.held_back_ns += self.hold_back_ns(shard, size)
         if self.held_back_ns >= _HELD_BACK_NS:
             held_back_ns, self.held_back_ns = self.held_back_ns, 0
             self._silent.wait(held_back_ns / 1e9)
+
+    def hold_back_ns(self, shard: Shard, size: int) -> int:
+        """For how long whoever wrote `size` bytes is to wait. No checkpoint catches up with a stuck shard."""
+        burst = self.store.options.checkpoint_burst_bytes
+        if shard.wal_bytes <= burst or shard.stuck:
+            return 0
+        return hold_back_ns(size, shard.wal_bytes, burst, due_bytes(self.store))
 
     def wait(self, submission: Submission) -> None:
         """Return when the submission's class is satisfied; raise if it failed."""

@@ -36,6 +36,7 @@ from topics.storage import paths as names
 from topics.storage.append import EPHEMERAL, Append, check_room, order_append
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.delete import join_ranges, order_config, order_delete, order_retention
+from topics.storage.due import is_due
 from topics.storage.effect import Effect, Ledger
 from topics.storage.handles import Handles
 from topics.storage.leasing import Now, check_delays, delay_rider
@@ -51,9 +52,6 @@ from topics.storage.topic import Topic
 from topics.storage.turn import Numbers
 from topics.storage.wal import Shard
 from topics.storage.walfile import discard
-
-_FULL_GAP_MS = 200
-"""Between two checkpoints while the disk is full."""
 
 
 class Store:
@@ -318,30 +316,7 @@ class Store:
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
     def checkpoint_due(self) -> bool:
-        since_ms = (self.clock.monotonic_ns() - self.checkpointed_ns) // 1_000_000
-        gap_ms = self.options.checkpoint_gap_ms
-        if any(shard.refusing is not None for shard in self.shards):  # it may free the room that is missing
-            return since_ms >= min(gap_ms, _FULL_GAP_MS)
-        written = sum(shard.wal_bytes for shard in self.shards if shard.failed is None)
-        at_rest = since_ms >= gap_ms
-        enough = self.options.checkpoint_bytes if at_rest else self.options.checkpoint_burst_bytes
-        if written >= max(enough, 8 * self.snapshots.last_size):
-            return True
-        return (
-            at_rest
-            and since_ms >= self.options.checkpoint_ms
-            and bool(written or self.graveyard or self.staging.spent or self._aged())
-        )
-
-    def _aged(self) -> bool:
-        age_ms = self.options.segment_max_age_ms
-        if not age_ms:
-            return False
-        oldest = self.clock.monotonic_ns() - age_ms * 1_000_000
-        return any(
-            topic.segments and not topic.segments[-1].sealed and topic.segments[-1].opened_ns <= oldest
-            for topic in self.by_id.values()
-        )
+        return is_due(self)
 
     def begin_checkpoint(self, clean: bool = False) -> Checkpoint:
         self.checkpointed_ns = self.clock.monotonic_ns()

@@ -77,7 +77,7 @@ class Shard:
     """Monotonic time of the first byte that is written and not synced."""
     evidence_due_ns: int = 0
     wal_bytes: int = 0
-    """Bytes written since the last checkpoint began."""
+    """Bytes written since the last checkpoint began that did not fail."""
     recyclable: list[str] = field(default_factory=list)
     """Files that nobody needs, oldest first, to be made the next ones."""
     rotations_seen: int = 0

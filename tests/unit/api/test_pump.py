@@ -21,6 +21,8 @@ from topics.host.clock import SystemClock
 from topics.host.fs import Buffer, File, Fs, OsFs
 from topics.host.ids import SystemIds
 from topics.model.config import TopicConfig
+from topics.rules.catchup import FROM_BURSTS, NS_PER_BYTE
+from topics.storage.commit import Bell
 from topics.storage.durable import durable_seq
 from topics.storage.opening import open_store
 from topics.storage.options import StoreOptions
@@ -305,3 +307,51 @@ def test_what_was_written_in_place_is_synced_though_nobody_writes_more(tmp_path:
                 await asyncio.sleep(0.001)
 
     with_pump(tmp_path / "s", body)
+
+
+class NotedSleeps(Bell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[tuple[int, float]] = []
+
+    def wait(self, timeout_s: float) -> None:
+        self.slept.append((threading.get_ident(), timeout_s))
+
+
+def test_writes_behind_bursts_of_wal_are_held_back_and_the_loop_is_not(tmp_path: Path) -> None:
+    burst = 1 << 28
+
+    async def body(pump: Pump, broker: Broker) -> None:
+        pump.committer._silent = sleeps = NotedSleeps()
+        pump.pace_unsynced = AlwaysQuick(0)
+        await result_of(append(pump, broker, "a", "memory"))
+        shard = pump.store.shards[0]
+        await result_of(append(pump, broker, "a", "memory", 1000))
+        assert sleeps.slept == []
+        shard.wal_bytes = (FROM_BURSTS + 1) * burst
+        before = shard.stats.bytes_written
+        for _ in range(5):
+            await result_of(append(pump, broker, "a", "memory", 1000))
+        await asyncio.to_thread(pump._writers[0].stop)
+        assert len(sleeps.slept) >= 2
+        assert pump.thread_id not in {thread for thread, _ in sleeps.slept}
+        held_back_ns = sum(slept for _, slept in sleeps.slept) * 1e9 + pump.committer.held_back_ns
+        assert held_back_ns == pytest.approx((shard.stats.bytes_written - before) * NS_PER_BYTE)
+
+    with_pump(tmp_path / "s", body, checkpoint_gap_ms=1 << 40, checkpoint_burst_bytes=burst)
+
+
+def test_a_loop_whose_checkpoints_keep_up_again_writes_in_place_again(tmp_path: Path) -> None:
+    burst = 1 << 28
+
+    async def body(pump: Pump, broker: Broker) -> None:
+        pump.pace_unsynced = AlwaysQuick(0)
+        await result_of(append(pump, broker, "a", "memory"))
+        shard = pump.store.shards[0]
+        shard.wal_bytes = (FROM_BURSTS + 1) * burst
+        await result_of(append(pump, broker, "a", "memory", 1000))
+        shard.wal_bytes = 0
+        await asyncio.sleep(0.02)
+        assert isinstance(append(pump, broker, "a", "memory"), Appended)
+
+    with_pump(tmp_path / "s", body, checkpoint_gap_ms=1 << 40, checkpoint_burst_bytes=burst)
