@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import resource
+from typing import Final
+
+FILES_USUAL: Final = 1024
+"""What a process may have open that asks for nothing else."""
+
+
+def files_max() -> int:
+    """How many files this process may have open, up to as many as is usual."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FILES_USUAL if soft == resource.RLIM_INFINITY else min(soft, FILES_USUAL)
 
 
 def raise_file_limit() -> None:

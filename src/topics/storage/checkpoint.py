@@ -149,7 +149,9 @@ class Checkpoint:
     def run(self) -> bool:
         """K1 to K6, without the lock but for short moments. False if a part failed; all of it is tried again."""
         store = self.store
-        tools = CopyTools(store.fs, store.clock, store.options, store.handles, self.lock, pool=store.pool)
+        tools = CopyTools(
+            store.fs, store.clock, store.options, store.handles, self.lock, pool=store.pool, files_max=store.files_max
+        )
         try:
             cuts = [cut for cut in self.cuts if cut.topic.id in store.by_id]
             rows = {

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from topics.format.prepared import Prepared
+from topics.host.files import files_max
 from topics.host.threads import step_back
 from topics.model.errors import StoreClosed, TopicsError
 from topics.rules.catchup import hold_back_ns
@@ -281,6 +282,7 @@ class Background:
             threading.Thread(target=self._spare_loop, name="topics-spare", daemon=True),
             threading.Thread(target=self._checkpoint_loop, name="topics-checkpoint", daemon=True),
         ]
+        store.files_max = files_max()
         store.pool = ThreadPoolExecutor(_SEGMENT_THREADS, thread_name_prefix="topics-segments", initializer=step_back)
         for thread in self._threads:
             thread.start()

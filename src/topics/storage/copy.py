@@ -20,6 +20,7 @@ from topics.format.mending import has_lost_place
 from topics.format.ops import SEGMENT_LAYOUT, find_blank, is_keyless
 from topics.format.segment import DELETED, ENTRY, ENTRY_DTYPE, HOLE
 from topics.host.clock import Clock
+from topics.host.files import FILES_USUAL
 from topics.host.fs import File, Fs, parent, read_exact, replace_file, write_all
 from topics.model import limits
 from topics.storage.cut import Piece, TopicCut
@@ -54,6 +55,8 @@ class CopyTools:
 
     pool: Executor | None = None
     """Where syncs run beside the copying; None = in place."""
+    files_max: int = FILES_USUAL
+    """How many files the process may have open, those of others included."""
 
     def mapped(self, source: Source) -> memoryview:
         if isinstance(source, PartSource | MadeSource):

@@ -244,6 +244,11 @@ class Handles:
                 self._maps.pop(path, None)
                 self._known.pop(path, None)
 
+    def close_files(self) -> None:
+        """Let go of the files, for somebody who needs their descriptors more."""
+        with self._lock:
+            self._files.clear()
+
     def close(self) -> None:
         """Let go of everything. A reader in the middle of a file keeps that one open until it is done: closing it here
         could give its descriptor to another file meanwhile."""

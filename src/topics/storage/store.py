@@ -27,6 +27,7 @@ from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.prepared import Prepared
 from topics.format.snapshot import Position
 from topics.host.clock import Clock
+from topics.host.files import FILES_USUAL
 from topics.host.fs import Fs, Lock, replace_file
 from topics.host.ids import Ids
 from topics.model.config import Durability, TopicConfig, check_topic_name
@@ -105,6 +106,8 @@ class Store:
         self.store_id = ""
         self.pool: Executor | None = None
         """Runs the syncs of a checkpoint beside each other; None = one by one."""
+        self.files_max = FILES_USUAL
+        """How many files the process may have open. Asked of the machine by whoever gives the pool."""
         self.closed = False
 
     # -- topics --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ that leave it the interpreter for moments only, so it asks for it seldom.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _GO_PAIRS = 16
 """What is put together and made in one go; all its files are open at the end of it."""
 _GOES = 3
 """Goes under way beside the one that is put together."""
+_PAIR_FILES = 4
+_FILES_SHARE = 4
+"""All goes together hold at most one in so many of the files that the process may have open."""
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Part = tuple[Piece, int, int]
 """Some records of a piece: the number of the first, and how many."""
@@ -59,6 +64,8 @@ class WholePairs:
         self.begun = begun
         self.planned: list[Planned] = []
         self.bytes = 0
+        self.pairs = min(_GO_PAIRS, max(tools.files_max // (_FILES_SHARE * _GOES * _PAIR_FILES), 1))
+        """Most of one go."""
         self.hot = False
         """Those shall stay in memory."""
         self.goes: deque[Future[None]] = deque()
@@ -83,7 +90,7 @@ class WholePairs:
         self.hot = hot
         self.planned.append(Planned(segment, parts, size))
         self.bytes += size
-        if self.bytes >= _GO_BYTES or len(self.planned) >= _GO_PAIRS:
+        if self.bytes >= _GO_BYTES or len(self.planned) >= self.pairs:
             self._go()
         return segment
 
@@ -153,7 +160,15 @@ class WholePairs:
         return [(segment.path(part), content) for part, content in parts.items()]
 
     def _make(self, planned: list[Planned], files: list[tuple[str, Buffer]], hot: bool) -> None:
-        self.tools.fs.make_files(files, hot=hot)
+        try:
+            self.tools.fs.make_files(files, hot=hot)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+            # Others hold more than was thought. Each is made whole once more, so nothing of the try before counts.
+            self.tools.handles.close_files()
+            for file in files:
+                self.tools.fs.make_files([file], hot=hot)
         if hot:
             for plan in planned:
                 self.tools.handles.written(plan.segment.path("data"), plan.segment.data_len)

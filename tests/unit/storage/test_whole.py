@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -164,3 +165,55 @@ def test_the_newest_pairs_of_a_burst_stay_in_memory_and_the_rest_goes_past_it(
         assert sum(count for hot, count in seen if not hot) > 80
         assert 3 <= sum(count for hot, count in seen if hot) <= 8
         assert [record.seq for record in log.read("burst")] == list(range(1, 1001))  # type: ignore[union-attr]
+
+
+class Scarce(WrappedFs):
+    """Descriptors for `room` files at once."""
+
+    def __init__(self, inner: Fs, room: int, number: int) -> None:
+        super().__init__(inner)
+        self.room = room
+        self.number = number
+        self.sizes: list[int] = []
+
+    def make_files(self, files: Sequence[tuple[str, Buffer]], *, hot: bool = True) -> None:
+        self.sizes.append(len(files))
+        if len(files) > self.room:
+            super().make_files(files[: self.room], hot=hot)
+            raise OSError(self.number, "too many open files", files[self.room][0])
+        super().make_files(files, hot=hot)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_pairs_are_made_file_by_file_where_descriptors_have_run_out(number: int) -> None:
+    life = Life()
+    disk = Scarce(life.ordered(), 1, number)
+    store = life.open(disk)
+    life.create("t", durability="disk")
+    life.append("t", 30)
+    assert store.checkpoint(), store.trouble
+    assert max(disk.sizes) > 1
+    assert [segment.sealed for segment in store.topics["t"].segments] == [True] * 10
+    life.power_cut()
+    life.reopen()
+
+
+@pytest.mark.parametrize(("files_max", "pairs"), [(1024, 16), (200, 4), (100, 2), (16, 1)])
+def test_what_is_made_at_once_is_a_share_of_the_files_that_a_process_may_open(files_max: int, pairs: int) -> None:
+    life = Life()
+    disk = Scarce(life.ordered(), 1000, 0)
+    store = life.open(disk)
+    store.files_max = files_max
+    life.create("t", durability="disk")
+    life.append("t", 120)
+    assert store.checkpoint()
+    assert max(disk.sizes) == 2 * pairs, "records without tag and key have two files a pair"
+
+
+def test_an_open_store_knows_how_many_files_it_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 4096))
+    with topics.open(tmp_path) as log:
+        assert log._store.files_max == 200
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with topics.open(tmp_path) as log:
+        assert log._store.files_max == 1024
