@@ -154,5 +154,6 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         stages=rng.random() < 0.35,
         staged_ttl_ms=rng.choice((300, 2000, 1 << 30)),
         groups=_peek(rng) < 0.35,
+        stages_everywhere=_peek(rng) > 0.7,
     )
     return replace(profile, **(fixed or {}))

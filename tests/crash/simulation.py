@@ -163,6 +163,7 @@ class Simulation:
             except (StorageError, DiskFull) as error:
                 if self.faults is None or not self.faults.fired:
                     raise Violation(f"the store does not open: {error}") from error
+                self._note_faults()
                 self.counts["open failed by a fault"] += 1
                 self.doubt = interrupted = True
                 self.disk.crash_at(None)
@@ -172,11 +173,8 @@ class Simulation:
             break
         else:
             raise Violation("six attempts did not open the store")
+        self._note_faults()
         if self.faults is not None:
-            for what, count in self.faults.hits.items():
-                self.counts[f"fault: {what}"] += count
-            self.faults.hits.clear()
-            self.doubt = self.doubt or bool(self.faults.fired)
             self.faults.heal()
         self._note_layout(options.wal_shards)
         if damage is not None and not interrupted and not any(damage.path in line for line in self._store().report):
@@ -323,13 +321,18 @@ class Simulation:
         store = self.store
         if store is None:
             return
-        if self.faults is not None:
-            for what, count in self.faults.hits.items():
-                self.counts[f"fault: {what}"] += count
-            self.doubt = self.doubt or bool(self.faults.fired)
+        self._note_faults()
         self.counts["rotation"] += sum(max(shard.stats.rotations - 1, 0) for shard in store.shards)
         self.counts["read-only shard"] += sum(shard.failed is not None for shard in store.shards)
         self.faults = None
+
+    def _note_faults(self) -> None:
+        """Count the calls that failed since it was last asked."""
+        if self.faults is not None:
+            for what, count in self.faults.hits.items():
+                self.counts[f"fault: {what}"] += count
+            self.faults.hits.clear()
+            self.doubt = self.doubt or bool(self.faults.fired)
 
     def _spoil(self) -> None:
         before = self.counts["snapshot fallback"]

@@ -103,6 +103,8 @@ OPTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("nth", range(1, 49))
 def test_an_interrupt_at_any_file_call_hangs_nobody_and_loses_nothing(data: Path, nth: int, after: bool) -> None:
+    """publish_guard_releases_gate_on_panic: whoever holds the turn breaks off; others go on or are refused, and of a
+    batch all or nothing is there."""
     fs = InterruptFs(nth, after)
     log = topics.Log(fs, str(data), SystemClock(), FakeIds(nth), **OPTIONS)
     acked: dict[int, int] = {}

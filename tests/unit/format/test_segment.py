@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.format.twins import damaged
 from topics.format.frame import BadFrame
 from topics.format.segment import (
     ACCOUNTED_MAX,
@@ -64,6 +65,18 @@ def test_every_cut_is_noticed() -> None:
     for size in range(len(GOLDEN)):
         with pytest.raises(BadFrame):
             decode_segment_frame(GOLDEN, 0, size)
+
+
+@given(damaged(st.just(GOLDEN + GOLDEN)) | st.binary(max_size=200), st.integers(0, 60))
+def test_any_bytes_are_a_whole_frame_or_damage(data: bytes, at: int) -> None:
+    """F-FUZZ-SEGMENT-DECODER: whatever is read, nothing but BadFrame comes of it, and no frame reaches beyond it."""
+    at = min(at, len(data))
+    try:
+        frame = decode_segment_frame(data, at, len(data))
+    except BadFrame:
+        return
+    assert at < frame.end <= len(data)
+    assert data[at : frame.end - 1] == GOLDEN[:-1]
 
 
 def test_entry_layouts_agree() -> None:

@@ -167,6 +167,25 @@ def test_twins_scan_alike(data: bytes, skipped: int) -> None:
     assert_same("scan_wal", data, min(skipped, len(data)), len(data), bytearray(ENTRY_SIZE * skipped))
 
 
+@given(damaged(wal_bytes()) | st.binary(max_size=300), st.integers(0, 20))
+def test_any_bytes_are_frames_up_to_an_end(ops: ModuleType, data: bytes, start: int) -> None:
+    """F-FUZZ-WAL-DECODER: a frame or the end, whatever is read, and nothing beyond it."""
+    start = min(start, len(data))
+    found, entries = scan(ops, data, start)
+    assert start <= found.end <= found.stop <= len(data)
+    at = start
+    while at < found.end:
+        frame = decode_frame(data, at, len(data))
+        at = frame.end
+    assert at == found.end
+    assert all(start <= offset < found.end for offset, *_ in ENTRY.iter_unpack(entries))
+    try:
+        frame = decode_frame(data, found.stop, len(data))
+    except BadFrame:
+        return
+    assert found.reason == "unfinished" and frame.end <= len(data)  # noqa: PT018
+
+
 @given(wal_bytes())
 def test_scan_finds_what_a_walk_of_single_frames_finds(ops: ModuleType, data: bytes) -> None:
     found, entries = scan(ops, data)
