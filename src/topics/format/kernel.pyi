@@ -18,6 +18,7 @@ def prepare(
     default_node: str | None = None,
     checked: bool = False,
     strict_fields: bool = True,
+    frames_max: int = ...,
 ) -> Prepared: ...
 
 class Gather:

@@ -26,7 +26,7 @@ from topics.format.jsontext import DEPTH_LIMIT, WHYS, BadJson
 from topics.format.prepared import Prepared, WalScan
 from topics.format.values import encode, encode_value
 from topics.model import limits
-from topics.model.errors import BatchTooLarge, InvalidRecord
+from topics.model.errors import InvalidRecord
 from topics.model.leaserows import LeaseRun
 
 cdef extern from "xxhash.h" nogil:
@@ -45,6 +45,7 @@ cdef Py_ssize_t RELEASE_GIL_BYTES = 256 * 1024
 """Below this the work is shorter than the wait for the GIL afterwards may be."""
 
 cdef uint64_t FRAME_BYTES = limits.FRAME_BYTES
+cdef Py_ssize_t APPEND_BYTES = limits.APPEND_BYTES
 cdef uint64_t HOLE_RUN = limits.HOLE_RUN
 cdef uint64_t U32_MAX = 0xFFFFFFFF
 

@@ -202,7 +202,7 @@ cdef bint take_records(BodyScan* s) noexcept nogil:
             return False
         if take_byte(s, 0x2C):
             continue
-        return take_byte(s, 0x5D) and s.frames.size <= <Py_ssize_t>U32_MAX
+        return take_byte(s, 0x5D) and s.frames.size <= APPEND_BYTES
 
 
 def prepare_body(bytes text not None, Py_ssize_t count_max):

@@ -83,7 +83,7 @@ cdef bint take_columns(ColumnScan* c, BodyScan* s) noexcept nogil:
             return False
         if data.size + meta.size > RECORD_BYTES or not put_record(s, &data, &tag, &node, &key, &meta):
             return False
-        if s.frames.size > <Py_ssize_t>U32_MAX:
+        if s.frames.size > APPEND_BYTES:
             return False
     return True
 

@@ -142,7 +142,7 @@ cdef inline object field(object record, object name):
     return UNSET if found == NULL else <object>found
 
 
-def prepare(records, *, default_node=None, checked=False, strict_fields=True):
+def prepare(records, *, default_node=None, checked=False, strict_fields=True, Py_ssize_t frames_max=APPEND_BYTES):
     cdef bint is_checked = checked, is_strict = strict_fields, has_tags = False, is_mapping = False
     cdef object last_type = None
     cdef list batch = list(records)  # a copy: the values' own code may run below and change the caller's list
@@ -237,8 +237,8 @@ def prepare(records, *, default_node=None, checked=False, strict_fields=True):
         if meta.data != NULL:
             body_size += meta.size + 5
         length = WAL_OVERHEAD + node.size + tag.size + body_size
-        if <uint64_t>(used + length) > U32_MAX:
-            raise BatchTooLarge("the frames of the batch exceed 4 GiB")
+        if used + length > frames_max:
+            batch_too_large(frames_max)
         if used + length > room:
             # As if the rest were like this record, but at most twice what is needed: a batch of one size takes one step.
             room = used + length + min(length * (count - i - 1), max(used, FIRST_ROOM))
@@ -315,6 +315,12 @@ cdef object unknown_field(object index, dict record):
     from topics.format import prepare as twin
 
     twin.check_names(index, record)
+
+
+cdef object batch_too_large(object frames_max):
+    from topics.format import prepare as twin
+
+    raise twin.batch_too_large(frames_max)
 
 
 cdef object too_large(object index, object accounted):

@@ -53,7 +53,7 @@ cdef int walk(
     Whole* whole, Py_ssize_t* stop, bint* open_chain,
 ) noexcept nogil:
     """Why the walk ended. Items and entries hold all frames; `whole` says how many of them count."""
-    cdef Py_ssize_t at = start, length, accounted, frames = 0
+    cdef Py_ssize_t at = start, length, accounted, frames = 0, frames_end = min(end, <Py_ssize_t>U32_MAX)
     cdef const uint8_t* p
     cdef uint8_t* entry
     cdef Item* item = NULL
@@ -66,7 +66,7 @@ cdef int walk(
         if at == end:
             return SCAN_END
         p = buf + at
-        length = plain_frame(p, end - at)
+        length = plain_frame(p, frames_end - at) if at < frames_end else -1
         if length < 0:
             return SCAN_ZEROS if all_zero(p, end - at) else SCAN_BAD
         accounted = accounted_frame(p, length)
@@ -152,8 +152,6 @@ def scan_wal(buf, Py_ssize_t start, Py_ssize_t end, bytearray entries not None):
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         check_range(view.len, start, end)
-        if <uint64_t>end > U32_MAX:
-            raise OverflowError("entries hold offsets of 32 bits")
         if end - start >= RELEASE_GIL_BYTES:
             with nogil:
                 ended = walk(<const uint8_t*>view.buf, start, end, entry_index, &items, &found, &whole, &stop,

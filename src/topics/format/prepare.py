@@ -29,10 +29,12 @@ def prepare(
     default_node: str | None = None,
     checked: bool = False,
     strict_fields: bool = True,
+    frames_max: int = limits.APPEND_BYTES,
 ) -> Prepared:
     """The batch as unstamped frames. `checked`: texts in `data` are compact strict JSON already.
 
-    Raises InvalidRecord or RecordTooLarge for the first record that breaks a rule; both carry its `index`.
+    Raises InvalidRecord or RecordTooLarge for the first record that breaks a rule; both carry its `index`. Where the
+    frames take more than `frames_max` bytes it is BatchTooLarge.
     """
     frames = bytearray()
     entries = bytearray()
@@ -57,8 +59,8 @@ def prepare(
         body = encode_envelope(data_text, meta_text, key)
         size = len(node_bytes) + len(tag_bytes) + len(body)
         offset = len(frames)
-        if offset + size + frame.OVERHEAD > 0xFFFF_FFFF:
-            raise BatchTooLarge("the frames of the batch exceed 4 GiB")
+        if offset + size + frame.OVERHEAD > frames_max:
+            raise batch_too_large(frames_max)
         frames += frame.HEAD.pack(
             size + frame.OVERHEAD - 4, frame.Kind.APPEND, flags, 0, 0, 0, len(node_bytes), len(tag_bytes), len(body)
         )
@@ -69,6 +71,10 @@ def prepare(
         entries += segment.encode_entry(offset, size + frame.OVERHEAD, 0, flags, accounted)
         total += accounted
     return Prepared(frames, entries, len(entries) // segment.ENTRY_SIZE, total, has_tags)
+
+
+def batch_too_large(frames_max: int) -> BatchTooLarge:
+    return BatchTooLarge(f"the batch takes more than {frames_max} bytes in the log; append it in parts", max=frames_max)
 
 
 def too_large(index: int, accounted: int) -> RecordTooLarge:

@@ -19,6 +19,9 @@ _MARK_FRAME: Final = frame.OVERHEAD + marks.SYNC_BODY
 _MARK_START: Final = struct.pack("<IB", _MARK_FRAME - 4, frame.Kind.CHECKPOINT_MARK)
 _MARK_SIZES: Final = struct.pack("<HHI", 0, 0, marks.SYNC_BODY)
 
+OFFSETS_END: Final = 0xFFFF_FFFF
+"""Entries hold offsets of 32 bits, so no frame of a WAL file ends behind this."""
+
 SEARCH_SMALL: Final = 4096
 SEARCH_BYTES_MIN: Final = 64 * 1024 * 1024
 SEARCH_BYTES_FACTOR: Final = 16
@@ -43,7 +46,16 @@ def explain(view: memoryview, offset: int, limit: int) -> str:
         return error.why
     except BadEnvelope as error:
         return f"its body is not an envelope: {error}"
-    return "unknown"
+    return f"it lies beyond the {OFFSETS_END} bytes that a WAL file may have"
+
+
+def lies_beyond(buf: Buffer, offset: int) -> bool:
+    """Whether the frame at `offset` is whole and sound but for its place: no torn write leaves one there."""
+    view = memoryview(buf)
+    try:
+        return offset + 4 + frame.check_frame(view, offset, len(view))[0] > OFFSETS_END
+    except BadFrame:
+        return False
 
 
 def _body(view: memoryview, offset: int, head: tuple[int, ...]) -> bytes:
@@ -54,12 +66,12 @@ def _body(view: memoryview, offset: int, head: tuple[int, ...]) -> bytes:
 def scan_wal(buf: Buffer, start: int, end: int, entries: bytearray) -> WalScan:
     """Walk the frames from `start`; see WalScan. One entry per Append is added to `entries`, with its offset in `buf`.
 
-    An unfinished submission at the end is not reported and leaves no entries behind.
+    An unfinished submission at the end is not reported and leaves no entries behind. A frame that does not end at or
+    below OFFSETS_END is a bad one.
     """
     view = memoryview(buf)
     check_range(len(view), start, end)
-    if end > 0xFFFF_FFFF:
-        raise OverflowError("entries hold offsets of 32 bits")
+    frames_end = min(end, OFFSETS_END)
     items: list[tuple[int, ...]] = []
     run: list[int] | None = None
     frames = 0
@@ -76,7 +88,7 @@ def scan_wal(buf: Buffer, start: int, end: int, entries: bytearray) -> WalScan:
             reason, why = "zeros", "nothing but zeros follows"
             break
         try:
-            head = frame.check_frame(view, at, end)
+            head = frame.check_frame(view, at, frames_end)
             frame_len, kind, flags, topic_id, seq, ts, _node_len, _tag_len, _data_len = head
             accounted = accounted_bytes(_body(view, at, head)) if kind == frame.Kind.APPEND else 0
         except (BadFrame, BadEnvelope):

@@ -41,6 +41,10 @@ JSON_DEPTH: Final = 124
 FRAME_BYTES: Final = 64 * 1024 * 1024
 """No frame is longer, so a garbled length never asks for more memory than this."""
 
+APPEND_BYTES: Final = (1 << 32) - 2 * FRAME_BYTES
+"""Frames of one append. Offsets in a WAL file have 32 bits, and the file of a large batch holds other frames with it:
+the mark in front, the idempotency key, the delays of jobs (one frame), what a cap evicts."""
+
 HEADS_TOPICS: Final = 10_000
 """Topics in one question about heads: all of them are looked at in one step, while everybody else waits."""
 

@@ -16,6 +16,7 @@ from topics.format.frame import BadFrame, Kind, UnknownKind, check_frame, decode
 from topics.format.ops import find_sync_marks, scan_wal
 from topics.format.prepared import WalScan
 from topics.format.snapshot import Position
+from topics.format.walscan import lies_beyond
 from topics.host.fs import Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.spark.rest_names import wal_number, wal_numbers, wal_path
@@ -136,6 +137,8 @@ def _scan(item: _Found, start: int, proven: int | None, entries: bytearray) -> W
         return scan
     if scan.reason not in ("end", "zeros"):
         _refuse_unknown(item, scan.stop)
+        if lies_beyond(item.view, scan.stop):
+            raise _refused(item.path, scan.stop, scan.why)
         proven = _evidence(item, scan.end)
         if proven > scan.end:
             raise _refused(item.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced")

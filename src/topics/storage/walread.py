@@ -17,6 +17,7 @@ from topics.format.frame import BadFrame, Kind, UnknownKind, check_frame, decode
 from topics.format.ops import find_frames, find_sync_marks, scan_wal
 from topics.format.prepared import WalScan
 from topics.format.snapshot import Position
+from topics.format.walscan import OFFSETS_END, lies_beyond
 from topics.host.fs import File, Fs, read_file
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.paths import Paths, wal_name, wal_number
@@ -239,11 +240,13 @@ class GroupReader:
         if scan.reason not in ("end", "zeros"):
             self._refuse_unknown(read, scan)
             sealed = max(sealed, self._evidence(read, scan))
-        proven = sealed
+        proven, why = sealed, f"{scan.why}, but {sealed} bytes had been synced"
+        if scan.reason not in ("end", "zeros") and lies_beyond(read.view, scan.stop):
+            proven, why = read.size, scan.why
         if proven <= scan.end:
             return
         read.damaged = True
-        self._damage(CorruptFile(read.wal.path, scan.stop, f"{scan.why}, but {proven} bytes had been synced"))
+        self._damage(CorruptFile(read.wal.path, scan.stop, why))
         self._resync(read, scan, max(min(proven, read.size), _written(read.view)))
 
     @staticmethod
@@ -276,8 +279,9 @@ class GroupReader:
     def _resync(self, read: FileRead, front: WalScan, end: int) -> None:
         """Salvage: the valid frames between the damage behind `front` and `end`, and how much is missing there."""
         whole, start = front.end, front.stop + 1
-        while start < end:
-            at = find_frames(read.view, start, end)
+        frames_end = min(end, OFFSETS_END)
+        while start < frames_end:
+            at = find_frames(read.view, start, frames_end)
             if at < 0:
                 break
             scan = scan_wal(read.view, at, end, read.entries)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from tests.unit.format.twins import NOW, TOPIC, assert_same, batches, damaged, json_values, needs_kernel, outcome
 from topics.format.envelope import split_envelope
-from topics.format.frame import DURABLE, MORE, NODE, TAG, decode_frame
+from topics.format.frame import DURABLE, MORE, NODE, OVERHEAD, TAG, decode_frame
 from topics.format.segment import ENTRY, ENTRY_SIZE
+from topics.format.walscan import OFFSETS_END
 from topics.model import limits
-from topics.model.errors import InvalidRecord, RecordTooLarge
+from topics.model.errors import BatchTooLarge, InvalidRecord, RecordTooLarge
 from topics.model.record import Record
 
 
@@ -273,6 +274,25 @@ def test_record_beyond_a_mebibyte_is_too_large(ops: ModuleType) -> None:
         ops.prepare([{"data": 1}, {"data": fits, "meta": 1}])
     assert caught.value.index == 1
     assert caught.value.code == "record_too_large"
+
+
+def test_batch_that_would_outgrow_a_wal_file_is_refused(ops: ModuleType) -> None:
+    size = len(ops.prepare([{"data": 1}]).frames)
+    assert ops.prepare([{"data": 1}] * 3, frames_max=3 * size).count == 3
+    with pytest.raises(BatchTooLarge, match="append it in parts") as caught:
+        ops.prepare([{"data": 1}] * 3, frames_max=3 * size - 1)
+    assert caught.value.max == 3 * size - 1
+
+
+def test_largest_batch_leaves_room_for_the_other_frames_of_its_file() -> None:
+    small = 4 * (OVERHEAD + limits.IDEMPOTENCY_KEY_BYTES + 64)  # mark, evidence, idempotency key, eviction
+    assert limits.APPEND_BYTES + 4 + limits.FRAME_BYTES + small <= OFFSETS_END
+
+
+@needs_kernel
+@given(batches, st.integers(0, 2000))
+def test_twins_agree_on_when_a_batch_is_too_large(batch: list[Any], frames_max: int) -> None:
+    assert_same("prepare", batch, frames_max=frames_max)
 
 
 def test_nan_is_found_only_where_it_is(ops: ModuleType) -> None:

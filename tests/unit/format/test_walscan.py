@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import struct
 from types import ModuleType
 from typing import Any
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.format.twins import NOW, assert_same, damaged, needs_kernel, wal_bytes
+from topics.format import ops as ops_module
 from topics.format import walscan
 from topics.format.frame import DURABLE, KNOWN_KINDS, MORE, BadFrame, Kind, decode_frame, encode_frame
 from topics.format.marks import FileMark, SyncMark
 from topics.format.segment import ENTRY, ENTRY_SIZE
+
+END = walscan.OFFSETS_END
 
 
 def append(seq: int, topic_id: int = 1, *, more: bool = False, body: bytes = b'{"d":1}', **names: Any) -> bytes:
@@ -279,6 +283,61 @@ def test_search_goes_on_with_short_frames_once_its_budget_is_spent(monkeypatch: 
     monkeypatch.setattr(walscan, "SEARCH_BYTES_FACTOR", 1)
     data = crowded(20_000, 20) + append(1)
     assert walscan.find_frames(data, 0, len(data)) == len(data) - len(append(1))
+
+
+@pytest.fixture(scope="module")
+def huge() -> memoryview:
+    """Zeros of more than 4 GiB, of which only what is touched takes memory."""
+    return memoryview(mmap.mmap(-1, END + 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def placed(huge: memoryview, frames: bytes, start: int) -> None:
+    huge[END - 4096 : END + 4096] = bytes(8192)
+    huge[start : start + len(frames)] = frames
+
+
+@pytest.mark.parametrize(("short", "whole"), [(0, 3), (1, 2), (53, 2), (54, 1), (200, 0)])
+def test_frames_end_where_offsets_do(ops: ModuleType, huge: memoryview, short: int, whole: int) -> None:
+    size = len(append(1))
+    start = END - 3 * size + short
+    placed(huge, append(1) + append(2) + append(3), start)
+    entries = bytearray()
+    found = ops.scan_wal(huge, start, END + 4096, entries)
+    assert (found.frames, found.end) == (whole, start + whole * size)
+    assert [entry[0] for entry in ENTRY.iter_unpack(entries)] == [start + at * size for at in range(whole)]
+    assert found.reason == ("zeros" if whole == 3 else "bad")
+    assert ("lies beyond" in found.why) == (whole < 3)
+    assert walscan.lies_beyond(huge, found.stop) == (whole < 3)
+
+
+def test_frames_behind_the_last_offset_are_none(ops: ModuleType, huge: memoryview) -> None:
+    for start in (END, END + 7):
+        placed(huge, append(1), start)
+        found = ops.scan_wal(huge, start, END + 4096, bytearray())
+        assert (found.frames, found.reason, found.stop) == (0, "bad", start)
+    placed(huge, append(1)[:-1] + b"?", END)
+    assert "checksum" in ops.scan_wal(huge, END, END + 4096, bytearray()).why
+    assert not walscan.lies_beyond(huge, END)
+
+
+def test_zeros_behind_the_last_offset_are_a_clean_end(ops: ModuleType, huge: memoryview) -> None:
+    placed(huge, append(1), END - 100)
+    found = ops.scan_wal(huge, END - 100, END + 50, bytearray())
+    assert (found.frames, found.reason) == (1, "zeros")
+
+
+@needs_kernel
+@given(wal_bytes(), st.integers(0, 500))
+def test_twins_scan_the_same_across_the_last_offset(huge: memoryview, data: bytes, before: int) -> None:
+    start = END - before
+    placed(huge, data, start)
+    seen = []
+    for twin in (ops_module.reference, ops_module.kernel):
+        assert twin is not None
+        entries = bytearray()
+        found = twin.scan_wal(huge, start, start + len(data), entries)
+        seen.append(({name: getattr(found, name) for name in type(found).__slots__}, entries))
+    assert seen[0] == seen[1]
 
 
 def test_every_known_kind_is_a_frame_and_no_other_is(ops: ModuleType) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from topics.format.control import FileMark, SyncMark
 from topics.format.current import Current
 from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.format.snapshot import Position
+from topics.format.walscan import OFFSETS_END
+from topics.host.fs import OsFs
 from topics.model.errors import CorruptFile, UnknownVersion
 from topics.storage.paths import Paths, wal_name
 from topics.storage.walread import GroupRead, GroupReader
@@ -230,3 +234,35 @@ def test_no_file_at_all_is_an_empty_group_only_for_a_position_that_needs_none() 
     assert numbers(group.read()) == []
     with pytest.raises(CorruptFile):
         group.read(file=1, offset=100)
+
+
+def sparse(directory: Path, start: int, frames: bytes, size: int) -> GroupReader:
+    """A group of one file as long as none may be, with frames at `start`, from where the snapshot lets it be read."""
+    (directory / "wal").mkdir()
+    path = directory / "wal" / wal_name(1)
+    with path.open("wb") as file:
+        file.write(mark(1))
+        file.seek(start)
+        file.write(frames)
+        file.truncate(size)
+    return GroupReader(OsFs(), Paths(str(directory)), "", Position(1, start), False)
+
+
+def test_frames_beyond_what_offsets_can_name_are_damage_and_no_torn_tail(tmp_path: Path) -> None:
+    start = OFFSETS_END - len(RECORD) - 10
+    reader = sparse(tmp_path, start, RECORD * 3, OFFSETS_END + 4096)
+    with pytest.raises(CorruptFile, match="lies beyond") as caught:
+        reader.read()
+    assert (caught.value.path, caught.value.offset) == (str(tmp_path / "wal" / wal_name(1)), start + len(RECORD))
+    reader = GroupReader(OsFs(), Paths(str(tmp_path)), "", Position(1, start), True)
+    read = reader.read()
+    assert [scan.frames for scan in read.files[0].scans] == [1]
+    assert [error.offset for error in read.damage] == [start + len(RECORD)]
+    assert read.lost_bytes >= 2 * len(RECORD)
+
+
+def test_a_file_that_is_too_long_with_nothing_in_the_rest_is_read(tmp_path: Path) -> None:
+    start = OFFSETS_END - len(RECORD) - 10
+    read = sparse(tmp_path, start, RECORD, OFFSETS_END + 50).read()
+    assert numbers(read) == [(1, start + len(RECORD))]
+    assert not read.damage
