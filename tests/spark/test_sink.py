@@ -110,7 +110,7 @@ def test_empty_frame_asks_the_server_for_nothing(spark: SparkSession, server: Se
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([("1",), (None,)], "data is null"),
+        ([("1",), (None,)], "row 1 of partition 0: data is null"),
         ([("1",), ("{bad",)], "row 1 of partition 0: the server refused it .* 'data' is not JSON.*dataFormat=string"),
         ([("1",), (json.dumps("x" * 1_100_000),)], "row 1 of partition 0: the server refused it .* limit is 1048576"),
         ([("1",), (json.dumps("x" * 40_000_000),)], "row 1 of partition 0: it has 4[0-9]+ bytes.* at most 1048576"),
@@ -123,6 +123,26 @@ def test_bad_row_fails_the_query_and_nothing_is_visible(
     frame = spark.createDataFrame(rows, "data string").coalesce(1)
     with pytest.raises(Exception, match=words):
         write(frame, server, topic)
+    assert values(server, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["struct(cast(X'ff41' as string) as s) as data"], "data holds text that is no UTF-8: make_valid_utf8"),
+        (["'1' as data", "cast(X'ff41' as string) as tag"], "tag holds text that is no UTF-8: make_valid_utf8"),
+        (
+            ["map(double('NaN'), 1, double('Infinity'), 2) as data"],
+            "data holds a map with two keys that are 'null' in JSON: cast its keys to string",
+        ),
+    ],
+)
+def test_value_that_json_cannot_hold_is_named_with_its_row(
+    spark: SparkSession, server: Server, topic: str, columns: list[str], words: str
+) -> None:
+    server.client.create(topic)
+    with pytest.raises(Exception, match=f"row 0 of partition 0: {words}"):
+        write(spark.range(3).coalesce(1).selectExpr(*columns), server, topic)
     assert values(server, topic) == []
 
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from topics.model.errors import InvalidRequest
-from topics.spark.sink_rows import Rows
+from topics.spark.sink_rows import Rows, Spot
 
 
 def texts(column: pa.Array) -> list[str]:
     """The JSON of a column `data`."""
     rows = Rows("orders", False, False)
-    ((_, piece),) = rows.split(pa.record_batch([column], ["data"]), 0)
+    ((_, piece),) = rows.split(pa.record_batch([column], ["data"]), Spot(0, 0))
     found: list[str] = piece.records.column("data").to_pylist()
     return found
 
@@ -52,11 +52,63 @@ def test_row_with_a_time_that_no_calendar_has_is_named(kind: pa.DataType) -> Non
     far[3] = 4_000_000 if kind == pa.date32() else 1 << 60
     plain = pa.array(far, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
     column = pa.StructArray.from_arrays([plain], ["at"])
-    with pytest.raises(InvalidRequest, match="row 13 of this partition: data holds a time or date beyond"):
-        list(Rows("orders", False, False).split(pa.record_batch([column], ["data"]), 10))
+    with pytest.raises(InvalidRequest, match="row 13 of partition 4: data holds a time or date beyond"):
+        list(Rows("orders", False, False).split(pa.record_batch([column], ["data"]), Spot(4, 10)))
 
 
 def test_row_with_a_name_that_no_topic_has_is_named() -> None:
     batch = pa.record_batch([["1", "2", "3"], ["a", "b c", "b c"]], ["data", "topic"])
-    with pytest.raises(InvalidRequest, match="row 11 of this partition: topic name 'b c' is not valid"):
-        list(Rows(None, True, False).split(batch, 10))
+    with pytest.raises(InvalidRequest, match="row 11 of partition 4: topic name 'b c' is not valid"):
+        list(Rows(None, True, False).split(batch, Spot(4, 10)))
+
+
+def refused(batch: pa.RecordBatch, rows: Rows) -> str:
+    with pytest.raises(InvalidRequest) as caught:
+        list(rows.split(batch, Spot(4, 10)))
+    return caught.value.message
+
+
+@pytest.mark.parametrize("depth", ["list", "map", "struct"])
+def test_row_is_named_however_deep_its_value_lies(depth: str) -> None:
+    days = pa.array([0, 1, 2, 4_000_000, 4], pa.int32()).cast(pa.date32())
+    each = pa.array(range(6), pa.int32())
+    inside = {
+        "list": pa.ListArray.from_arrays(each, days),
+        "map": pa.MapArray.from_arrays(each, pa.array(["a"] * 5), days),
+        "struct": pa.StructArray.from_arrays([pa.ListArray.from_arrays(each, days)], ["days"]),
+    }[depth]
+    told = refused(pa.record_batch([inside], ["data"]), Rows("orders", False, False))
+    assert told.startswith("row 13 of partition 4: data holds a time or date beyond")
+    assert [text.count("1970-01-0") for text in texts(inside.slice(1, 2))] == [1, 1]
+
+
+TORN = pa.array([b"a", b"b", b"\xffA", b"d"], pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        (TORN, "data"),
+        (TORN, "tag"),
+        (TORN, "meta"),
+        (TORN, "topic"),
+        (pa.StructArray.from_arrays([TORN], ["s"]), "data"),
+        (pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), TORN), "data"),
+        (pa.MapArray.from_arrays(pa.array(range(5), pa.int32()), TORN, pa.array(range(4))), "data"),
+    ],
+)
+@pytest.mark.parametrize("wraps", [True, False])
+def test_row_with_text_that_is_no_utf8_is_named(column: pa.Array, name: str, wraps: bool) -> None:
+    columns = {"data": pa.array(["1"] * 4), name: column}
+    told = refused(pa.record_batch(list(columns.values()), list(columns)), Rows("a", name == "topic", wraps))
+    assert told.startswith(f"row 12 of partition 4: {name} holds text that is no UTF-8: make_valid_utf8(…)")
+
+
+def test_map_whose_keys_have_one_name_in_json_is_refused() -> None:
+    nan, inf = float("nan"), float("inf")
+    column = pa.array([[(1.5, 1), (nan, 2)], [], [(nan, 1), (inf, 2), (-inf, 3)]], pa.map_(pa.float64(), pa.int64()))
+    assert texts(column[:2]) == ['{"1.5":1,"null":2}', "{}"]
+    told = refused(pa.record_batch([column], ["data"]), Rows("orders", False, False))
+    assert (
+        told == "row 12 of partition 4: data holds a map with two keys that are 'null' in JSON: cast its keys to string"
+    )

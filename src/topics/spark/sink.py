@@ -26,7 +26,7 @@ from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 from topics.model.limits import RECORD_BYTES
 from topics.spark.reaching import client_for
 from topics.spark.sink_options import SinkOptions, parse_sink_options
-from topics.spark.sink_rows import Piece, Rows, make_rows
+from topics.spark.sink_rows import Piece, Rows, Spot, make_rows
 from topics.spark.words import OPTIONS
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def store_parts(
         task = _Task(client, options, stored)
         seen = 0
         for batch in batches:
-            for topic, piece in rows.split(batch, seen):
+            for topic, piece in rows.split(batch, Spot(stored.partition, seen)):
                 task.add(topic, piece)
             seen += batch.num_rows
         task.finish()

@@ -39,6 +39,25 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a batch begins, as the rows of a query are told apart."""
+
+    partition: int
+    first_row: int
+
+    def refused(self, index: int, why: str) -> InvalidRequest:
+        """About a row of the batch."""
+        return InvalidRequest(f"row {self.first_row + index} of partition {self.partition}: {why}")
+
+    def behind(self, count: int) -> Spot:
+        return Spot(self.partition, self.first_row + count)
+
+
+class Unfit(ValueError):
+    """A value that has no JSON of the same meaning; says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """How rows become records."""
 
@@ -48,42 +67,68 @@ class Rows:
     wraps: bool
     """`data` is any text and becomes a JSON string."""
 
-    def split(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, Piece]]:
+    def split(self, batch: pa.RecordBatch, spot: Spot) -> Iterator[tuple[str, Piece]]:
         """The records of each topic, in the order of the rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        columns = {"data": self._data(batch.column("data"), first_row)}
+        for name in batch.schema.names:
+            _check_text(name, batch.column(name), spot)
+        columns = {"data": self._data(batch.column("data"), spot)}
         for name in ("tag", "node", "key"):
             if name in batch.schema.names:
                 columns[name] = _text(batch.column(name))
         if "meta" in batch.schema.names:
-            columns["meta"] = _json("meta", batch.column("meta"), first_row, wraps=False)
+            columns["meta"] = _json("meta", batch.column("meta"), spot, wraps=False)
         records = pa.RecordBatch.from_pydict(columns)
         if not self.has_topics:
             assert self.topic is not None
-            yield self.topic, Piece(records, range(first_row, first_row + records.num_rows))
+            yield self.topic, Piece(records, range(spot.first_row, spot.first_row + records.num_rows))
             return
         topics = _text(batch.column("topic"))
         if self.topic is not None:
             topics = pc.fill_null(topics, self.topic)
         elif topics.null_count:
-            row = first_row + topics.is_null().to_pylist().index(True)
-            raise InvalidRequest(f"row {row} of this partition: its topic is null, and there is no option topic")
+            row = topics.is_null().to_pylist().index(True)
+            raise spot.refused(row, "its topic is null, and there is no option topic")
         for name in topics.unique().to_pylist():
             chosen = pc.indices_nonzero(pc.equal(topics, name))
             try:
                 check_topic_name(name)
             except InvalidRequest as error:
-                row = first_row + chosen[0].as_py()
-                raise InvalidRequest(f"row {row} of this partition: {error.message}") from None
-            yield name, Piece(records.take(chosen), [first_row + row for row in chosen.to_pylist()])
+                raise spot.refused(chosen[0].as_py(), error.message) from None
+            yield name, Piece(records.take(chosen), [spot.first_row + row for row in chosen.to_pylist()])
 
-    def _data(self, column: pa.Array, first_row: int) -> pa.Array:
+    def _data(self, column: pa.Array, spot: Spot) -> pa.Array:
         if column.null_count:
-            row = first_row + column.is_null().to_pylist().index(True)
-            raise InvalidRequest(f"row {row} of this partition: data is null; write the JSON text null for that")
-        return _json("data", column, first_row, self.wraps)
+            row = column.is_null().to_pylist().index(True)
+            raise spot.refused(row, "data is null; write the JSON text null for that")
+        return _json("data", column, spot, self.wraps)
+
+
+def _check_text(name: str, column: pa.Array, spot: Spot) -> None:
+    """InvalidRequest that names the first row with text that is no UTF-8: Spark lets any bytes be cast to a string."""
+    if not _is_torn(column):
+        return
+    low, high = 0, len(column)
+    while high - low > 1:
+        half = (low + high) // 2
+        if _is_torn(column.take(list(range(low, half)))):
+            high = half
+        else:
+            low = half
+    why = "text that is no UTF-8: make_valid_utf8(…) replaces the bytes that are wrong, base64(…) keeps them"
+    raise spot.refused(low, f"{name} holds {why}")
+
+
+def _is_torn(column: pa.Array) -> bool:
+    import pyarrow as pa
+
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return "UTF8" in str(error)
+    return False
 
 
 def _text(column: pa.Array) -> pa.Array:
@@ -92,7 +137,7 @@ def _text(column: pa.Array) -> pa.Array:
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 
-def _json(name: str, column: pa.Array, first_row: int, wraps: bool) -> pa.Array:
+def _json(name: str, column: pa.Array, spot: Spot, wraps: bool) -> pa.Array:
     """JSON text of every value; null stays null. InvalidRequest that names the row of a value that has none."""
     import pyarrow as pa
 
@@ -100,15 +145,15 @@ def _json(name: str, column: pa.Array, first_row: int, wraps: bool) -> pa.Array:
         return _text(column)
     try:
         values = plain(column)
-    except OverflowError as error:
+    except (OverflowError, Unfit) as error:
         if len(column) > 1:
             half = len(column) // 2
-            halves = (column[:half], first_row), (column[half:], first_row + half)
-            return pa.concat_arrays([_json(name, part, row, wraps) for part, row in halves])
-        raise InvalidRequest(
-            f"row {first_row} of this partition: {name} holds a time or date beyond the years 1 to 9999 ({error}): "
-            "cast it to string"
-        ) from None
+            halves = (column[:half], spot), (column[half:], spot.behind(half))
+            return pa.concat_arrays([_json(name, part, at, wraps) for part, at in halves])
+        why = str(error)
+        if isinstance(error, OverflowError):
+            why = f"a time or date beyond the years 1 to 9999 ({error}): cast it to string"
+        raise spot.refused(0, f"{name} holds {why}") from None
     return pa.array([None if value is None else _encode(value).decode() for value in values], pa.string())
 
 
@@ -126,10 +171,11 @@ def plain(column: pa.Array) -> list[Any]:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)] if parts else [{}] * len(column)
         return _with_nulls(column, rows)
     if pa.types.is_map(kind):
-        items = zip(map(_name, plain(column.keys)), plain(column.items), strict=True)
-        return _with_nulls(column, [dict(part) for part in _runs(column, list(items))])
+        names = list(map(_name, plain(_own(column, column.keys))))
+        pairs = _runs(column, list(zip(names, plain(_own(column, column.items)), strict=True)))
+        return _with_nulls(column, [_distinct(part) for part in pairs])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _with_nulls(column, _runs(column, plain(column.values)))
+        return _with_nulls(column, _runs(column, plain(_own(column, column.values))))
     if pa.types.is_float32(kind):  # in as few digits as it needs: 0.1, not 0.10000000149011612
         column = column.cast(pa.string()).cast(pa.float64())
     values: list[Any] = column.to_pylist()
@@ -144,9 +190,26 @@ def _name(key: Any) -> str:
     return text.strip('"')
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Unfit if keys that differ have one name: an object would keep one of their values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise Unfit(f"a map with two keys that are {name!r} in JSON: cast its keys to string")
+    return found
+
+
+def _own(column: pa.Array, items: pa.Array) -> pa.Array:
+    """Of the items of an array those of the column, which may be a part of it."""
+    start, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return items[start:end]
+
+
 def _runs(column: pa.Array, items: list[Any]) -> list[list[Any]]:
-    """The items of each list; `items` are those of the whole array that the column may be a part of."""
-    return [items[start:end] for start, end in pairwise(column.offsets.to_pylist())]
+    """The column's own items, list by list."""
+    offsets = column.offsets.to_pylist()
+    return [items[start - offsets[0] : end - offsets[0]] for start, end in pairwise(offsets)]
 
 
 def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
