@@ -454,9 +454,15 @@ os.register_at_fork(after_in_child=_after_fork)
 def open(path: str | os.PathLike[str], **options: Any) -> Log:
     """Open a data directory, making it if need be. Options are the fields of `StoreOptions`, as keywords."""
     options.setdefault("wal_shards", min(os.cpu_count() or 1, 8))
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise InvalidRequest(f"path is {path!r}; it must name a directory, as text or as a path")
     name = os.fsdecode(path)
     if not name:
         raise InvalidRequest("path is empty; name the directory to open, '.' for the present one")
+    if "\0" in name:
+        raise InvalidRequest(f"path is {name!r}; no path has a zero byte")
+    if os.path.islink(name) and not os.path.exists(name):
+        raise StorageError(f"{name} is a symbolic link to {os.readlink(name)}, which is not there", path=name)
     if os.path.exists(name) and not os.path.isdir(name):
         raise StorageError(f"{name} is a file; a store needs a directory of its own", path=name)
     return Log(OsFs(), os.path.abspath(name), SystemClock(), SystemIds(), **options)

@@ -153,6 +153,16 @@ def test_a_cursor_beyond_the_head_is_told_that_the_topic_is_another(log: Log) ->
     assert [item.seq for item in items[1:] if isinstance(item, topics.Record)] == [1, 2, 3]
 
 
+def test_a_cursor_beyond_an_empty_topic_is_told_so_once_and_may_go_on_from_the_gap(log: Log) -> None:
+    log.create("orders")
+    (gap,) = log.read("orders", from_seq=10)
+    assert isinstance(gap, topics.Gap)
+    assert (gap, gap.missed) == (topics.Gap(1, 0, "recreated"), 0)
+    assert list(log.read("orders", from_seq=gap.gap_to)) == []
+    fill(log, "orders", 2)
+    assert [item.seq for item in log.read("orders", from_seq=gap.gap_to) if isinstance(item, topics.Record)] == [1, 2]
+
+
 # -- append and read ---------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 import topics
+from topics.host.clock import SystemClock
+from topics.host.fs import OsFs
+from topics.host.ids import SystemIds
 from topics.model.errors import InvalidRecord, InvalidRequest
 
 
@@ -43,9 +46,10 @@ BAD_RECORDS: list[tuple[Any, str]] = [
     ({"data": b"NaN"}, r"record 1: 'data' is not JSON"),
     ({"data": float("nan")}, r"record 1: 'data' has no JSON form: it holds a NaN"),
     ({"data": object()}, r"record 1: 'data' has no JSON form"),
-    (7, r"record 1: "),
-    ("text", r"record 1: "),
-    (None, r"record 1: "),
+    (7, r"record 1: it is of type int; a record is a mapping with 'data'"),
+    (b'{"data":1}', r"record 1: it is of type bytes; a record is a mapping with 'data'"),
+    ("text", r"record 1: it is of type str; "),
+    (None, r"record 1: it is of type NoneType; "),
 ]
 
 
@@ -132,6 +136,30 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(topics.StorageError, match="is a file; a store needs a directory"):
         topics.open(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [(None, "path is None"), (5, "path is 5; it must name a directory"), ("a\0b", "zero byte")]
+)
+def test_a_path_that_is_none_is_refused(path: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        topics.open(path)
+
+
+def test_a_link_that_leads_nowhere_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(topics.StorageError, match=r"link is a symbolic link to .*gone, which is not there"):
+        topics.open(tmp_path / "link")
+    with pytest.raises(topics.StorageError, match="cannot be opened: it is a symbolic link that leads nowhere"):
+        topics.Log(OsFs(), str(tmp_path / "link"), SystemClock(), SystemIds())
+
+
+def test_a_link_to_a_directory_is_that_directory(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with topics.open(tmp_path / "link") as log:
+        log.create("orders")
+    assert (tmp_path / "there" / "meta").is_dir()
 
 
 def test_an_empty_path_is_refused() -> None:

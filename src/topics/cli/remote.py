@@ -214,6 +214,8 @@ def _print(output: Output, item: Record | Gap, topic: str = "") -> None:
     if isinstance(item, Gap):
         values = {"gap_from": item.gap_from, "gap_to": item.gap_to, "reason": item.reason}
         text = f"… {item.missed} lost: {item.gap_from} to {item.gap_to}, {item.reason}"
+        if item.reason == "recreated" or not item.missed:  # a watch that begins with it does not name the reason
+            text = "… recreated: it is another topic than before, and read from its beginning"
         output.line({**named, "tombstone": values}, before + text)
     else:
         output.line({**named, **as_json(item)}, before + as_text(item))

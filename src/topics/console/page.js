@@ -257,6 +257,12 @@ function noteItem(text) {
   return item;
 }
 
+function noteOf(gap) {
+  // Its range is what the new topic holds, which is shown next: none at all where that is empty.
+  if (gap.reason === "recreated" || gap.gap_to === 0) return "this is another topic than before, from its beginning";
+  return `${gap.gap_from} to ${gap.gap_to} are gone: ${gap.reason}`;
+}
+
 // Where the last few records begin. Seqs may be skipped in front of the head, many of them after a crash.
 async function lastFew(name, signal) {
   const head = rows.get(name)?.last?.head ?? 0;
@@ -290,7 +296,7 @@ async function watch(name, signal, place) {
       }
       const told = JSON.parse(event.data, exactly);
       if (event.event === "record") add(told.records.map(recordItem));
-      else if (event.event === "tombstone") add([noteItem(`${told.gap_from} to ${told.gap_to} are gone: ${told.reason}`)]);
+      else if (event.event === "tombstone") add([noteItem(noteOf(told))]);
       else if (event.event === "topic-deleted") {
         add([noteItem("the topic was dropped")]);
         tell("tail-state", "wait", "dropped");

@@ -101,6 +101,8 @@ def check_fields(
     else:
         data, tag, node, key, meta = (getattr(record, name, msgspec.UNSET) for name in FIELDS)
     if data is msgspec.UNSET:
+        if not isinstance(record, Mapping):
+            raise InvalidRecord(index, f"it is of type {type(record).__name__}; a record is a mapping with 'data'")
         raise InvalidRecord(index, "it has no 'data'")
     tag_bytes = _text(index, "tag", tag, limits.TAG_BYTES)
     if node is None or node is msgspec.UNSET:

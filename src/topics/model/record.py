@@ -46,7 +46,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):
-    """Records `gap_from`..`gap_to` (both inclusive) are gone, and the reader did not choose it."""
+    """Records `gap_from`..`gap_to` (both inclusive) are gone, and the reader did not choose it.
+
+    With reason `recreated` the topic is another one than the cursor belongs to: the range is what it holds by now, from
+    its first record on, which is read next. It is 1..0, no record at all, where it holds none yet.
+    """
 
     gap_from: int
     gap_to: int

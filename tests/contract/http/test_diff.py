@@ -180,6 +180,15 @@ def test_cursor_beyond_the_head_means_recreated(api: Api, topic: str) -> None:
     assert [record["$seq"] for record in answer["records"]] == [1, 2]
 
 
+def test_cursor_beyond_an_empty_topic_means_recreated_too(api: Api, topic: str) -> None:
+    api.put(topic)
+    answer = api.diff(topic, from_seq=9).json
+    assert answer["tombstone"] == {
+        "gap_from": 1, "gap_to": 0, "reason": "recreated", "missed_estimate": 1, "earliest_seq": 1, "head_seq": 0,
+    }  # fmt: skip
+    assert (answer["records"], answer["next_from_seq"], answer["caught_up"], answer["lag"]) == ([], 0, True, 0)
+
+
 def test_deleted_records_leave_silent_gaps(api: Api, topic: str) -> None:
     api.append(topic, *({"data": i, "tag": "ab"[i % 2]} for i in range(6)))
     gone = api.delete(topic, match=["tag", "Eq", "a"])

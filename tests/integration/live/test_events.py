@@ -108,6 +108,17 @@ def test_tail_begins_at_the_head(place: Place) -> None:
         assert reader.named().seqs == [3]
 
 
+def test_cursor_beyond_an_empty_topic_goes_on_from_its_first_record(place: Place) -> None:
+    place.api.put("anew")
+    with place.watch({"anew": {"from_seq": 9}}) as reader:
+        told = reader.named()
+        assert (told.event, told.data["reason"]) == ("tombstone", "from_seq_too_old")
+        assert (told.data["gap_from"], told.data["gap_to"], told.data["earliest_seq"]) == (1, 0, 1)
+        assert reader.named().event == "caught-up"
+        place.api.append("anew", 1, 2)
+        assert reader.named().seqs == [1, 2]
+
+
 def test_large_backlog_comes_in_frames_of_the_limit_in_name_order(place: Place) -> None:
     for name in ("order-b", "order-a"):
         place.api.append(name, *range(25))

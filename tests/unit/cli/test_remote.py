@@ -141,6 +141,15 @@ def test_read_prints_records_and_gaps(topics: Command) -> None:
     ]
 
 
+def test_read_says_in_words_that_a_topic_is_another(topics: Command) -> None:
+    empty = batch(gap={"gap_from": 1, "gap_to": 0, "reason": "recreated"}, head=0)
+    with FakeServer(empty, empty) as server:
+        people = topics("read", "a", "--from-seq", "9", "--url", server.url)
+        programs = topics("read", "a", "--from-seq", "9", "--json", "--url", server.url)
+    assert people.out.splitlines() == ["… recreated: it is another topic than before, and read from its beginning"]
+    assert programs.lines == [{"tombstone": {"gap_from": 1, "gap_to": 0, "reason": "recreated"}}]
+
+
 def test_read_prints_json_lines_for_programs(topics: Command) -> None:
     with FakeServer(batch(ONE, TWO, gap={"gap_from": 1, "gap_to": 4, "reason": "cap"})) as server:
         ran = topics("read", "a", "--from-seq", "0", "--json", "--url", server.url)

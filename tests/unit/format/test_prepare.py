@@ -295,6 +295,12 @@ def test_twins_agree_on_when_a_batch_is_too_large(batch: list[Any], frames_max: 
     assert_same("prepare", batch, frames_max=frames_max)
 
 
+@pytest.mark.parametrize("record", [7, b'{"data":1}', "data", None, ["data"]])
+def test_record_that_is_no_mapping_is_told_what_one_is(ops: ModuleType, record: Any) -> None:
+    with pytest.raises(InvalidRecord, match=rf"record 1: it is of type {type(record).__name__}; a record is a mapping"):
+        ops.prepare([{"data": 1}, record])
+
+
 def test_nan_is_found_only_where_it_is(ops: ModuleType) -> None:
     fine = [None, {"a": [1.5, None]}, msgspec.Raw(b"null"), {"b": msgspec.Raw(b"[null]")}, "null"]
     assert ops.prepare([{"data": value} for value in fine]).count == len(fine)
