@@ -113,6 +113,12 @@ def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, str], told: st
     assert told in refused(lambda: parsed(**given))
 
 
+def test_table_of_spark_s_catalog_is_recognised_by_what_it_lacks() -> None:
+    told = refused(lambda: parse_options({}, {}))
+    assert "a table that Spark's catalog kept (saveAsTable, writeTo) has no options: DROP TABLE" in told
+    assert "DROP TABLE" not in refused(lambda: parsed(path="/x"))
+
+
 def test_every_known_option_is_understood_in_any_case() -> None:
     assert len({name.lower() for name in NAMES}) == len(NAMES)
     assert parse_options({"URL": "http://h:1", "TOPIC": "a", "MINPARTITIONS": "3"}, {}).min_partitions == 3

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import topics
 from tests.contract.http.live import ServerProcess
@@ -52,6 +53,24 @@ def test_named_topic_without_history_is_told_beside_the_others(
         with pytest.raises(InvalidRequest, match=r"ephemeral|does not exist"):
             run(spark, options(server, alone, tmp_path))
     assert len(exported(tmp_path, "named")) == 20
+
+
+def test_ephemeral_topic_at_rest_is_refused_as_a_running_one_is(spark: SparkSession, tmp_path: Path) -> None:
+    with topics.open(tmp_path / "data") as log:
+        log.create("fleeting", durability="ephemeral")
+        log.append("fleeting", [{"data": 1}])
+        log.create("lasting", durability="fsync")
+        log.append("lasting", [{"data": 1}])
+    asked = PipelineOptions(table=str(tmp_path / "tables"), path=str(tmp_path / "data"), topics="*", tail=True)
+    assert [one.topic for one in run_round(lambda: spark, asked)] == ["lasting"]
+    with pytest.raises(InvalidRequest, match="topic 'fleeting' is ephemeral: it has no history"):
+        run(spark, replace(asked, topics="fleeting"))
+    assert not (tmp_path / "tables" / "fleeting").exists()
+    stream = spark.readStream.format("topics").options(path=str(tmp_path / "data"), topic="fleeting").load()
+    with pytest.raises(StreamingQueryException, match="is ephemeral: nothing of it is durable"):
+        stream.writeStream.format("noop").start().awaitTermination(60)
+    read = spark.read.format("topics").options(path=str(tmp_path / "data"), topic="fleeting")
+    assert read.load().count() == 0  # what it held went with its store
 
 
 def test_table_that_holds_more_than_its_topic_is_not_rebuilt_by_chance(

@@ -102,6 +102,34 @@ def test_run_that_is_repeated_appends_nothing(spark: SparkSession, server: Serve
     assert len(values(server, topic)) == 30
 
 
+def test_run_that_is_repeated_with_one_topic_more_appends_to_that_alone(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
+    def run(topics: int) -> None:
+        frame = spark.range(6).coalesce(1)
+        write(
+            frame.selectExpr("cast(id as string) data", f"concat('{topic}.', id % {topics}) topic"), server, txn=topic
+        )
+
+    run(2)
+    run(3)
+    assert [values(server, f"{topic}.{number}") for number in range(3)] == [[0, 2, 4], [1, 3, 5], [2, 5]]
+
+
+def test_table_that_spark_s_catalog_keeps_says_what_to_do(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE DATABASE kept LOCATION '{tmp_path}/kept'")
+    try:
+        writer = spark.range(3).selectExpr("cast(id as string) as data").write.format("topics").mode("append")
+        writer.options(url=server.url, topic=topic).saveAsTable("kept.numbers")
+        assert len(values(server, topic)) == 3
+        with pytest.raises(Exception, match=r"a table that Spark's catalog kept .* DROP TABLE"):
+            spark.table("kept.numbers").collect()
+    finally:
+        spark.sql("DROP DATABASE kept CASCADE")
+
+
 def test_empty_frame_asks_the_server_for_nothing(spark: SparkSession, server: Server, topic: str) -> None:
     write(spark.createDataFrame([], "data string"), server, topic)
     assert topic not in {one.topic for one in server.client.topics()}

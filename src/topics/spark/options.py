@@ -115,9 +115,11 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     asked = _named(given)
     path, url = asked.get("path"), asked.get("url")
     if (path is None) == (url is None):
-        raise InvalidRequest(
-            "give either option path (a data directory at rest) or option url (a running server, http://127.0.0.1:4000)"
+        told = "give either option path (a data directory at rest) or option url (a running server, %s)"
+        kept = (
+            "; a table that Spark's catalog kept (saveAsTable, writeTo) has no options: DROP TABLE, and read the topic"
         )
+        raise InvalidRequest(told % "http://127.0.0.1:4000" + (kept if path is None else ""))
     if path is not None:
         path = folder_of(path)
         if "://" in path:

@@ -24,6 +24,7 @@ from topics.format.segment import ENTRY, ENTRY_DTYPE, ENTRY_SIZE
 from topics.format.snapshot import SegmentRow
 from topics.host.fs import Fs, OsFs
 from topics.host.sharing import share_directory
+from topics.model.config import Durability
 from topics.model.errors import CorruptFile, StorageError, StoreLocked, TopicNotFound, UnknownVersion
 from topics.rules.gap import floor_reason
 from topics.spark.frames import Frames, Wanted, read_rows, slices
@@ -115,7 +116,7 @@ class RestOrigin:
                     state.topics[name].head,
                 )
         heads = {
-            name: Head(f"{state.store}-{topic.id}", topic.id, topic.head, topic.head, topic.earliest_seq)
+            name: Head(f"{state.store}-{topic.id}", topic.id, topic.head, _durable_seq(topic), topic.earliest_seq)
             for name in asked
             if (topic := state.topics.get(name)) is not None
         }
@@ -260,6 +261,11 @@ class RestOrigin:
             span.topic, span.topic_id, place.path, span.start_seq, view, place.entries, 0, WAL_LAYOUT
         )  # fmt: skip
         yield from read_rows(frames, place.dead, wanted)
+
+
+def _durable_seq(topic: RestTopic) -> int | None:
+    """What is at rest is on the disk, but an ephemeral topic never promised that anything would be."""
+    return None if topic.config.commit_class == Durability.EPHEMERAL else topic.head
 
 
 def _read_staged(span: Span, place: WalPlace, view: memoryview, wanted: Wanted) -> Iterator[Rows | Damage]:
