@@ -28,7 +28,7 @@ from topics.api.settings import (
 )
 from topics.host.fs import Fs, OsFs, read_file
 from topics.model.errors import InvalidConfig, InvalidRequest
-from topics.storage.options import StoreOptions
+from topics.storage.options import INTERNAL, StoreOptions
 
 PREFIX: Final = "TOPICS_"
 DEFAULT_FILE: Final = "topics.toml"
@@ -126,6 +126,8 @@ def settings() -> dict[str, Setting]:
     for section, part in PARTS.items():
         hints = get_type_hints(part)
         for field in fields(part):
+            if INTERNAL in field.metadata:
+                continue
             made = field.default_factory
             default = made() if made is not MISSING else field.default
             if field.name == "wal_shards":

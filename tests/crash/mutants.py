@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.crash import group_mistakes, mistakes, queue_mistakes, stage_mistakes
+from tests.crash import file_mistakes, group_mistakes, mistakes, queue_mistakes, stage_mistakes
 from tests.crash.simulation import run_seed
 
 
@@ -42,6 +42,28 @@ _SEVERAL = {
     "stages_everywhere": True,
     "deletes": False,
     "config_changes": False,
+}
+_FILLED = {"wal_filled_bytes": 4 << 20}
+_RESERVED: dict[str, Any] = {"wal_file_bytes": 4096, "wal_filled_bytes": 1024}
+_STALE: dict[str, Any] = {
+    # A record is as long as the mark of a checkpoint with one topic: old frames often begin where new ones end.
+    "equal_sizes": True,
+    "payload_max": 56,
+    "batch_max": 1,
+    "evidence_ms": 1 << 30,
+    "wal_file_bytes": 4096,
+    **_FILLED,
+    "wal_shards": (1,),
+    "topics": 2,
+    "durabilities": ("memory",),
+    "caps": False,
+    "deletes": False,
+    "keys": False,
+    "drops": True,
+    "config_changes": False,
+    "checkpoint_rate": 0.1,
+    "operations": 80,
+    "lives": 6,
 }
 _DISK = {"durabilities": ("disk",), "power_rate": 1.0}
 
@@ -80,13 +102,20 @@ MUTANTS = [
     Mutant(mistakes.no_directory_sync, {"power_rate": 1.0}),
     Mutant(
         mistakes.retry_after_failed_fsync,
-        {**_FAULTS, "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/")), "fault_reach": 12, "lives": 8},
+        {
+            **_FAULTS,
+            **_FILLED,
+            "faults": (("sync", "EIO", "/wal/"), ("dsync", "EIO", "/wal/")),
+            "fault_reach": 12,
+            "lives": 8,
+        },
     ),
     Mutant(
         mistakes.two_syncs_of_one_file_at_once,
         {
             # Bytes that only the background syncs, beside writes that sync: the first of the two to fail is soon there.
             **_FAULTS,
+            **_FILLED,
             "faults": (("sync", "EIO", "/wal/"),),
             "fault_reach": 12,
             "preempt_rate": 0.2,
@@ -141,27 +170,12 @@ MUTANTS = [
     Mutant(mistakes.skip_by_head_of_the_snapshot, _BUSY),
     Mutant(mistakes.range_sync_over_unsynced_bytes),
     Mutant(mistakes.append_after_zeros_without_a_new_file),
+    Mutant(mistakes.recycled_file_not_zeroed, _STALE),
+    Mutant(file_mistakes.reserved_file_not_synced_before_use, {**_RESERVED, "power_rate": 1.0}),
+    Mutant(file_mistakes.recycled_file_reserved_and_not_zeroed, {**_STALE, **_RESERVED}),
     Mutant(
-        mistakes.recycled_file_not_zeroed,
-        {
-            # A record is as long as the mark of a checkpoint with one topic: old frames often begin where new ones end.
-            "equal_sizes": True,
-            "payload_max": 56,
-            "batch_max": 1,
-            "evidence_ms": 1 << 30,
-            "wal_file_bytes": 4096,
-            "wal_shards": (1,),
-            "topics": 2,
-            "durabilities": ("memory",),
-            "caps": False,
-            "deletes": False,
-            "keys": False,
-            "drops": True,
-            "config_changes": False,
-            "checkpoint_rate": 0.1,
-            "operations": 80,
-            "lives": 6,
-        },
+        file_mistakes.long_file_read_to_the_usual_length,
+        {**_RESERVED, "batch_max": 8, "payload_max": 700, "operations": 60, "checkpoint_rate": 0.0, "clean_rate": 0.0},
     ),
     Mutant(mistakes.replay_by_name, {"drops": True, "topics": 1, "checkpoint_rate": 0.0}),
     Mutant(

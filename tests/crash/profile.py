@@ -14,6 +14,8 @@ class Profile:
     """One seed's choices. `fixed` fields of a targeted run replace what the seed drew."""
 
     wal_file_bytes: int = 8192
+    wal_filled_bytes: int = 4 << 20
+    """Larger files are only reserved where a writer waits or is hurried."""
     checkpoint_bytes: int = 4096
     reserve_seqs: int = 16
     sync_ms: int = 10
@@ -82,6 +84,7 @@ class Profile:
         return StoreOptions(
             wal_shards=self.wal_shards[life % len(self.wal_shards)],
             wal_file_bytes=self.wal_file_bytes,
+            wal_filled_bytes=self.wal_filled_bytes,
             checkpoint_bytes=self.checkpoint_bytes,
             checkpoint_ms=1000,
             checkpoint_gap_ms=0,
@@ -98,11 +101,11 @@ class Profile:
 _LAYOUTS = ((1,), (1,), (2,), (3,), (4,), (1, 2), (2, 1), (3, 2), (1, 4, 1), (2, 4, 3, 2), (1, 1, 3, 3, 1))
 
 
-def _peek(rng: Random) -> float:
-    """What it would draw next, and still will: so that earlier seeds stay what they were."""
+def _peek(rng: Random, nth: int = 1) -> float:
+    """What it would draw as its nth from now, and still will: so that a new choice changes no other of a seed."""
     other = Random()
     other.setstate(rng.getstate())
-    return other.random()
+    return [other.random() for _ in range(nth)][-1]
 
 
 def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
@@ -155,5 +158,6 @@ def draw_profile(rng: Random, fixed: dict[str, Any] | None = None) -> Profile:
         staged_ttl_ms=rng.choice((300, 2000, 1 << 30)),
         groups=_peek(rng) < 0.35,
         stages_everywhere=_peek(rng) > 0.7,
+        wal_filled_bytes=(1024, 4096, 4 << 20)[int(_peek(rng, 2) * 3)],
     )
     return replace(profile, **(fixed or {}))

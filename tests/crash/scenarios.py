@@ -128,6 +128,12 @@ SCENARIOS = [
         {"wal_file_bytes": 1024},
     ),
     Scenario(
+        "rotate_into_reserved_files",
+        [create("a", durability="fsync"), create("b")],
+        [append("a", 9), append("b", 9), sync, append("a", 9), append("b", 4)],
+        {"wal_filled_bytes": 1024},
+    ),
+    Scenario(
         "rotate_onto_recycled_files",
         [create("a", durability="fsync"), *[append("a", 4)] * 6, checkpoint, append("a", 4), checkpoint],
         [checkpoint, *[append("a", 4)] * 4, checkpoint, *[append("a", 4)] * 2],

@@ -29,9 +29,9 @@ ERRORS = {
     "uncache": ("EIO",),
     "free": ("ENOSPC",),
     "dsync": (),
-    "allocate": (),
+    "allocate": ("EIO", "ENOSPC"),
 }
-"""What each class of calls can fail with. A dsync is a sync too and fails there; `allocate` is not used."""
+"""What each class of calls can fail with. A dsync is a sync too and fails there."""
 
 
 @cache

@@ -68,7 +68,7 @@ def test_a_recovery_interrupted_twice_still_converges(scenario: Scenario, kind: 
 
 def test_the_sweeps_reach_every_class_of_calls() -> None:
     reached = {call for scenario in SCENARIOS for call in count_calls(scenario)}
-    assert reached == set(CALLS) - {"allocate"}
+    assert reached == set(CALLS)
 
 
 def test_a_class_of_calls_fails_with_something() -> None:

@@ -35,11 +35,12 @@ _RUNNING = (
     ("read", "EIO", ""),
     ("map", "EIO", ""),
     ("free", "ENOSPC", ""),
+    ("allocate", "ENOSPC", ""),
 )
 
 
 _FREQUENT = ("write", "sync", "open")
-_FEW = ("truncate", "mkdir", "free")
+_FEW = ("truncate", "mkdir", "free", "allocate")
 
 
 def draw_faults(rng: Random, profile: Profile, opening: bool = False) -> list[Fault]:

@@ -15,6 +15,7 @@ from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled
 from topics.storage.routers import Router
 from topics.storage.store import Store
 from topics.storage.submission import Submission, WaitFirst
+from topics.storage.turn import SparePlan
 from topics.storage.wal import Shard
 from topics.testing.loop import SeededLoop, Steps
 from topics.testing.oracle import Violation
@@ -27,6 +28,7 @@ class Workers:
     def __init__(self, simulation: Simulation, store: Store) -> None:
         self.simulation = simulation
         self.store = store
+        self.usual = store.options.wal_file_bytes
         self.busy = 0
         """How many are in the middle of something."""
         self.stopping = False
@@ -63,6 +65,8 @@ class Workers:
             write = shard.take()
             if write is None:
                 continue
+            if write.rotation is not None and write.rotation.plan is not None:
+                self._note_reserved(write.rotation.plan, "waited for")
             yield gate.free
             with self._io(gate):
                 shard.run(write)
@@ -87,7 +91,7 @@ class Workers:
         while True:
             yield shard.wants_spare
             plan = shard.plan_spare()
-            self.simulation.counts["recycled WAL file"] += plan.old is not None
+            self._note_reserved(plan, "made for a hurried writer")
             yield gate.free
             try:
                 with self._io(gate):
@@ -98,6 +102,14 @@ class Workers:
                 continue
             yield gate.free
             shard.adopt_spare(spare)
+
+    def _note_reserved(self, plan: SparePlan, why: str) -> None:
+        counts, disk = self.simulation.counts, self.simulation.disk
+        counts[f"reserved WAL file, {why}"] += not plan.fill
+        counts["reserved WAL file, longer than usual"] += not plan.fill and plan.capacity > self.usual
+        if plan.old is not None:
+            counts["recycled WAL file"] += 1
+            counts["recycled WAL file that was reserved"] += disk.exists(plan.old) and disk.is_reserved(plan.old)
 
     def _checkpointer(self) -> Steps:
         gate, store, simulation = Gate(), self.store, self.simulation

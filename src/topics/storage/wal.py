@@ -31,9 +31,6 @@ from topics.storage.submission import NO_BUFFERS, Buffers, State, Submission, fr
 from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, Write, untraced
 from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 
-_FIRST_CAPACITY = 4 * 1024 * 1024
-"""The first file of a life is small, so that opening a store does not zero-fill 64 MiB per shard."""
-
 _WRITTEN = State.WRITTEN
 _RECYCLED_MIN = 2
 """Files kept for recycling however little was written since the last checkpoint."""
@@ -189,7 +186,7 @@ class Shard:
             return Rotation(number, spare, None, old, previous)
         capacity = self.options.wal_file_bytes
         if old is None:
-            capacity = min(capacity, _FIRST_CAPACITY)
+            capacity = min(capacity, self.options.wal_filled_bytes)
         plan = self.plan_spare(max(capacity, need), waiting=True)
         plan.need, plan.frees = need, old is None or self.refusing is not None
         return Rotation(number, None, plan, old, previous)
@@ -462,7 +459,7 @@ class Shard:
     def plan_spare(self, capacity: int | None = None, waiting: bool = False) -> SparePlan:
         """How to make a next file. A writer that waits for a large one, or is hurried, gets it reserved, not filled."""
         size = self.pace.capacity() if capacity is None else capacity
-        fill = not (waiting or self.pace.hurried) or size <= _FIRST_CAPACITY
+        fill = not (waiting or self.pace.hurried) or size <= self.options.wal_filled_bytes
         old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
         return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill, self.room())
 

@@ -115,6 +115,9 @@ class Cut:
                 earlier_lost = True
         if later_kept:
             self._counters["later_survived_earlier_lost"] += 1
+        if node.reserved:
+            self._counters["reserved_lost"] += earlier_lost
+            self._counters["reserved_later_survived_earlier_lost"] += later_kept
         size = self._size(len(node.durable), len(node.live), sector)
         if size != len(node.live):
             self._counters["size_lost"] += 1

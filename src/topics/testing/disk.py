@@ -136,6 +136,10 @@ class FakeDisk:
                     found.append(f"{prefix}/{name}")
         return sorted(found)
 
+    def is_reserved(self, path: str) -> bool:
+        """Whether some of its blocks were given to it before bytes were, as `allocate` does."""
+        return self._file(path).reserved
+
     def corrupt(self, path: str, offset: int, xor: int = 1) -> None:
         """Let the byte at `offset` rot: it changes in every image, and no write says so."""
         node = self._file(path)
@@ -399,6 +403,7 @@ class FakeFile:
         crash = disk._count("allocate", f"{self.path} {size}")
         if disk._happens(crash) and size > len(self.node.live):
             self.node.resize(size)
+            self.node.reserved = True
         disk._maybe_crash(crash)
 
     def map(self) -> memoryview:

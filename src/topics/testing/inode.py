@@ -14,7 +14,7 @@ from topics.testing.ranges import Ranges
 class FileNode:
     """A file without its name. Bytes are tracked one by one, so that a sector may hold synced and un-synced ones."""
 
-    __slots__ = ("dirty", "durable", "forgotten", "live", "past", "sector")
+    __slots__ = ("dirty", "durable", "forgotten", "live", "past", "reserved", "sector")
 
     def __init__(self, sector: int) -> None:
         self.sector = sector
@@ -24,6 +24,8 @@ class FileNode:
         """Changed since they were last made durable; the next sync takes them."""
         self.forgotten = Ranges()
         """Changed, but a sync of them failed and the kernel calls them clean: no later sync takes them."""
+        self.reserved = False
+        """It got blocks before it got bytes, and has not been overwritten as a whole."""
         self.past: dict[int, bytes] = {}
         """Sectors whose un-synced bytes were overwritten, as they were before: the kernel may have written those."""
 
@@ -37,6 +39,7 @@ class FileNode:
         if offset > len(live):
             live.extend(bytes(offset - len(live)))
         live[offset:end] = data
+        self.reserved = self.reserved and end - offset < len(live)
         self._changed(start, end)
 
     def resize(self, size: int) -> None:
@@ -91,6 +94,7 @@ class FileNode:
         other.durable = bytearray(self.durable)
         other.dirty = self.dirty.copy()
         other.forgotten = self.forgotten.copy()
+        other.reserved = self.reserved
         other.past = dict(self.past)
         return other
 

@@ -217,3 +217,10 @@ def test_every_section_of_the_file_can_be_set(tmp_path: Path) -> None:
                 lines.append(f"{setting.key} = {setting.default}")
     config = load({}, {}, file=toml(tmp_path, "\n".join(lines)))
     assert sum(value.origin.startswith("file") for value in config.values) > 20
+
+
+def test_what_only_tests_set_is_no_setting() -> None:
+    assert "wal_file_bytes" in settings()
+    assert "wal_filled_bytes" not in settings()
+    assert load({}, {}).store.wal_filled_bytes == 4 << 20
+    assert "unknown flag --wal-filled-bytes" in refusal(flags={"wal_filled_bytes": "2048"})

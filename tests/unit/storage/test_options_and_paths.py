@@ -34,6 +34,15 @@ def test_a_bad_option_is_named(given: dict[str, Any]) -> None:
     assert next(iter(given)) in caught.value.message
 
 
+def test_an_internal_option_is_taken_and_not_named_to_those_who_misspell_one() -> None:
+    assert make_options({"wal_filled_bytes": 2048}).wal_filled_bytes == 2048
+    with pytest.raises(InvalidRequest, match="wal_file_bytes") as caught:
+        make_options({"wal_filled_byte": 2048})
+    assert "wal_filled_bytes" not in caught.value.message
+    with pytest.raises(InvalidRequest, match="wal_filled_bytes"):
+        make_options({"wal_filled_bytes": 1023})
+
+
 def test_every_option_has_a_default_that_is_valid() -> None:
     assert make_options({}) == StoreOptions()
     for field in fields(StoreOptions):

@@ -527,6 +527,21 @@ def test_a_hurried_writer_gets_a_longer_file_whose_blocks_are_only_reserved() ->
     assert spare.file.read_at(0, 1 << 20) == bytes(1 << 20)
 
 
+def test_a_file_that_is_small_enough_is_full_of_zeros_whoever_waits_for_it() -> None:
+    for filled, fill in ((65_536, True), (65_535, False)):
+        bench = Bench(wal_file_bytes=65_536, wal_filled_bytes=filled)
+        bench.put("first")
+        bench.step()
+        assert bench.shard.file is not None
+        assert bench.shard.file.capacity == filled, "the first is never larger than that"
+        bench.put("second", frames=filled // len(FRAME) - 2)
+        write = bench.shard.take()
+        assert write is not None
+        assert write.rotation is not None
+        assert write.rotation.plan is not None
+        assert (write.rotation.plan.fill, write.rotation.plan.capacity) == (fill, 65_536)
+
+
 def test_a_long_file_is_not_kept_for_recycling() -> None:
     shard = Bench().shard
     shard.stats.rotations = 5
