@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import topics
 from tests.crash.life import ROOT, Life
-from topics.host.fs import Fs
+from topics.embedded import Log
+from topics.host.clock import SystemClock
+from topics.host.fs import File, Fs, OsFs
+from topics.host.ids import SystemIds
 from topics.model.errors import TopicsError
 from topics.testing.clock import FakeClock
 from topics.testing.disk import FakeDisk
@@ -165,3 +170,23 @@ def test_memory_that_runs_out_refuses_and_changes_nothing(
     while starve_in(act, nth, fault):
         nth += 1
     assert nth > (5 if fault is None else 0)
+
+
+def test_the_maker_of_spare_files_tries_again_when_memory_ran_out(tmp_path: Path) -> None:
+    class Starved(OsFs):
+        left = 2
+
+        def open(self, path: str, *args: Any, **more: Any) -> File:
+            if path.endswith(".pre") and threading.current_thread().name == "topics-spare" and self.left:
+                self.left -= 1
+                raise MemoryError
+            return super().open(path, *args, **more)
+
+    fs = Starved()
+    with Log(fs, str(tmp_path / "data"), SystemClock(), SystemIds(), wal_shards=1, wal_file_bytes=65536) as log:
+        log.create("a", durability="fsync")
+        end = time.monotonic() + 20
+        while (fs.left or log._store.shards[0].spare is None) and time.monotonic() < end:
+            log.append("a", [{"data": "x" * 2000}])
+        assert not fs.left
+        assert log._store.shards[0].spare is not None

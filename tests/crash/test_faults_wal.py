@@ -452,3 +452,21 @@ def test_a_directory_that_cannot_be_made_refuses() -> None:
         life.kill()
     life.open()
     life.create("a", durability="fsync")
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("ENOSPC", True), ("EDQUOT", True), ("EMFILE", False), ("ENOENT", False)])
+def test_only_a_disk_without_room_is_to_be_freed(name: str, remedy: bool) -> None:
+    life = Life(wal_file_bytes=4096)
+    life.open()
+    life.create("t", durability="fsync")
+    life.kill()
+    fs = life.open_faulty()
+    fs.add(Fault("open", 1, name, forever=True, path=".pre"))
+    told = ""
+    while not told:
+        try:
+            life.append("t", 3)
+        except DiskFull as error:
+            told = str(error)
+    assert f"] {name}" in told
+    assert ("free disk space" in told) == remedy

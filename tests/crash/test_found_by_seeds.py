@@ -522,3 +522,39 @@ def test_lease_ids_that_a_full_disk_refuses_are_not_asked_for_again_and_again() 
     fs.heal()
     reserve()
     assert topic.tokens.ceiling > 65_536
+
+
+def test_pair_that_an_interrupted_salvage_removed_does_not_come_back_damaged() -> None:
+    """At every file call of the first salvage; the second finds the pair gone, and nothing to salvage."""
+    first = Life(segment_max_events=100)
+    first.open()
+    first.create("t", durability="fsync")
+    fill(first, "t", 3)
+    assert first.store.checkpoint()
+    first.delete("t", before_seq=4)
+    first.kill()
+    (path,) = [path for path in first.disk.files() if path.endswith(".data")]
+    rotten = first.disk.open(path, write=True)
+    rotten.truncate(rotten.size() - 20)
+    rotten.sync()
+    call, salvages = first.disk.calls, 0
+    while True:
+        call += 1
+        life = first.clone()
+        life.disk.crash_at(call, "kill")
+        try:
+            life.open(recovery="salvage")
+        except PowerOff:
+            life.disk.restart()
+        else:
+            break
+        life.open(recovery="salvage")
+        life.kill()
+        life.disk.power_cut()
+        life.disk.restart()
+        life.open(recovery="strict")
+        assert life.seqs("t") == []
+        fill(life, "t", 1)
+        assert life.seqs("t") == [4]
+        salvages += 1
+    assert salvages > 20

@@ -232,7 +232,9 @@ def _naming(path: str, target: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = path, target
+        error.filename = path
+        if target is not None:
+            error.filename2 = target
         raise
 
 

@@ -379,6 +379,9 @@ class Background:
             spare = plan.run()
         except OSError:
             return  # the writer meets the same trouble when it needs the file, and says so
+        except Exception:  # memory that ran out, above all: the next file is tried for again
+            log.exception("WAL shard %d has no next file yet", shard.index)
+            return
         finally:
             self.committer.filling = False
         with self.committer.lock:

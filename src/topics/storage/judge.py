@@ -23,6 +23,8 @@ class TopicFiles:
 
     topic: Topic
     rewrite_manifest: bool = False
+    went: bool = False
+    """A pair that the snapshot lists was dropped since."""
     unlisted: list[str] = field(default_factory=list)
     """Names that nothing refers to."""
 
@@ -43,11 +45,13 @@ def _judge_topic(fs: Fs, topic: Topic, recovered: Recovered, damage: list[Corrup
     if not topic.segments and not fs.is_dir(topic.directory):
         return None
     names = set(fs.list(topic.directory)) - {FOLDER} if fs.is_dir(topic.directory) else set()
+    files = TopicFiles(topic)
     kept: list[Segment] = []
     absent = topic.handles.absent or ()
     recount = any(segment.path("data") in absent for segment in topic.segments)
     for segment in topic.segments:
         if _needless(topic, segment, names):
+            files.went = True
             continue
         problem = _problem(fs, segment)
         if problem is not None:
@@ -60,7 +64,6 @@ def _judge_topic(fs: Fs, topic: Topic, recovered: Recovered, damage: list[Corrup
     if recount:  # what was taken out of the counts for a pair that is not there was a guess
         topic.live, topic.bytes = topic.measure(topic.dead.floor + 1, topic.head)
         topic.ordered = topic.published()
-    files = TopicFiles(topic)
     manifest = _manifest(fs, topic)
     if manifest is not None:  # a flag pass after the snapshot was seen by others: its number never falls back
         passes = {entry.first: entry.generation for entry in manifest.segments}

@@ -134,6 +134,9 @@ def repair_topic(fs: Fs, files: TopicFiles) -> None:
             fs.open(active.path("idx"), write=True, create=True)
     for name in files.unlisted:
         discard(fs, f"{directory}/{name}")
+    if files.went and fs.is_dir(directory):
+        # Its files may be gone for this life alone, and be back after a power cut, with what was wrong with them.
+        fs.sync_dir(directory)
     folder = folder_of(directory)
     if fs.is_dir(folder):
         for name in fs.list(folder):

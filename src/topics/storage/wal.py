@@ -14,6 +14,7 @@ Only the making of the next file may fail and heal, because not one byte of the 
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from topics.storage.turn import Numbers, Rotation, ShardStats, SparePlan, Sync, 
 from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 
 _WRITTEN = State.WRITTEN
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RECYCLED_MIN = 2
 """Files kept for recycling however little was written since the last checkpoint."""
 
@@ -435,10 +437,8 @@ class Shard:
 
     def _refuse(self, write: Write, error: OSError) -> None:
         """No next file: what waited fails whole, what was written before stays on its way."""
-        full = DiskFull(
-            f"WAL shard {self.index} cannot make its next file: {error}; free disk space to write again",
-            shard=self.index,
-        )
+        remedy = "free disk space to write again" if error.errno in _NO_SPACE else "writes go on once it can"
+        full = DiskFull(f"WAL shard {self.index} cannot make its next file: {error}; {remedy}", shard=self.index)
         # A file that came meanwhile, or was too small for this batch alone, takes the next one.
         self.refusing = full if self.spare is None else None
         pending = [*write.submissions, *self.queue]

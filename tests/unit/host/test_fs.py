@@ -225,3 +225,13 @@ def test_identity_names_the_boot_and_the_mount(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert fs.identity(str(tmp_path)).startswith(boot + " ")
     assert fs.identity(str(tmp_path)) != fs.identity("/proc")
+
+
+def test_errors_name_the_paths_of_the_call_and_nothing_else(tmp_path: Path) -> None:
+    fs, there, gone = OsFs(), str(tmp_path), str(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError) as one:
+        fs.open(gone)
+    assert str(one.value) == f"[Errno 2] No such file or directory: {gone!r}"
+    with pytest.raises(FileNotFoundError) as two:
+        fs.rename(gone, f"{there}/new")
+    assert str(two.value) == f"[Errno 2] No such file or directory: {gone!r} -> {there + '/new'!r}"
