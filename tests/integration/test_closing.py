@@ -24,6 +24,7 @@ class Closing:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.fs = FaultFs(OsFs())
+        self.others = set(threading.enumerate())
         self.log = topics.Log(self.fs, str(data), SystemClock(), SystemIds(), sync_ms=SLOW)
 
     def fill(self, durability: str = "disk") -> None:
@@ -35,7 +36,7 @@ class Closing:
 
     def check_let_go(self) -> None:
         """No thread, no descriptor, no lock is left."""
-        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("topics-")] == []
+        assert [thread.name for thread in threading.enumerate() if thread not in self.others] == []
         gc.collect()  # an append that failed leaves a ring, which holds its file until then
         held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
         assert [path for path in held if path.startswith(str(self.data))] == []

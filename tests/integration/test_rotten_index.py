@@ -153,7 +153,7 @@ def test_a_scrub_takes_no_pair_for_damaged_that_is_dropped_under_it(
         if not path.endswith(".data"):
             discard(fs, path)
 
-    monkeypatch.setattr("topics.storage.copy.discard", all_but_the_last)
+    monkeypatch.setattr("topics.storage.leftovers.discard", all_but_the_last)
 
     def dropped_first(handles: Handles, segment: Segment) -> bool:
         log.delete("orders", before_seq=SEALED + 1)
