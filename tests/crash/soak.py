@@ -6,6 +6,7 @@ Prints progress, every seed that fails with its options and the last file calls,
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import sys
 import time
@@ -33,6 +34,11 @@ def run_block(seeds: range, stop: bool = False) -> tuple[Counter[str], list[tupl
     return counts, failed
 
 
+def hush() -> None:
+    """What the engine logs is of interest for one seed, not for thousands."""
+    logging.disable()
+
+
 def blocks(start: int, seeds: int) -> list[range]:
     return [range(low, min(low + _BLOCK, start + seeds)) for low in range(start, start + seeds, _BLOCK)]
 
@@ -41,7 +47,7 @@ def soak(start: int, seeds: int, jobs: int) -> tuple[Counter[str], list[tuple[in
     counts: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
     began = told = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=hush) as pool:
         for more, bad in pool.imap_unordered(partial(run_block), blocks(start, seeds)):
             counts += more
             failed += bad
