@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from topics.model.config import Durability
 from topics.model.errors import TopicNotFound
@@ -47,6 +47,17 @@ NAMES = ("g0", "g0", "g0", "g1")
 HOLDS = (0, 400, 1 << 30)
 
 
+class Held(NamedTuple):
+    holder: str
+    until: int
+    token: Submission | None
+    """What gave it."""
+
+    def lasts(self, now_ms: int) -> bool:
+        """Not if the call that gave it failed: then nobody has the record."""
+        return now_ms <= self.until and (self.token is None or self.token.state != State.FAILED)
+
+
 @dataclass
 class Told:
     """What one group was told since it was made or sought."""
@@ -63,8 +74,8 @@ class Told:
     acks: list[tuple[Sequence[int], Submission | None]] = field(default_factory=list)
     promised: list[tuple[Sequence[int], Submission]] = field(default_factory=list)
     """Of those the ones that, once they are done, hold over a power cut too."""
-    live: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """seq -> (holder, until), of leases given in this life."""
+    live: dict[int, Held] = field(default_factory=dict)
+    """By seq, of leases given in this life."""
     ram: set[int] = field(default_factory=set)
     """Leases that the log has not heard of: nor does it understand what becomes of them."""
 
@@ -87,7 +98,9 @@ class GroupLedger:
             raise Violation(f"{topic.name!r}: the number {number} comes again")
         known.last_token = number
 
-    def fetched(self, place: Place, member: str, rows: Sequence[LeaseRow], now: Now) -> None:
+    def fetched(
+        self, place: Place, member: str, rows: Sequence[LeaseRow], now: Now, submission: Submission | None
+    ) -> None:
         told = self.topics[place.topic.id].groups[place.group.name]
         gone = {seq for seqs, token in told.acks if token is None or token.state != State.FAILED for seq in seqs}
         for seq, token, until, _ in rows:
@@ -96,10 +109,10 @@ class GroupLedger:
                 raise Violation(
                     f"{place.topic.name!r}: record {seq} was settled in {place.group.name!r} and comes again"
                 )
-            holder, held = told.live.get(seq, ("", 0))
-            if now.ms <= held:
-                raise Violation(f"{place.topic.name!r}: record {seq} went to {member!r} while {holder!r} holds it")
-            told.live[seq] = (member, until)
+            held = told.live.get(seq)
+            if held is not None and held.lasts(now.ms):
+                raise Violation(f"{place.topic.name!r}: record {seq} went to {member!r} while {held.holder!r} holds it")
+            told.live[seq] = Held(member, until, submission)
             if place.topic.ordered.config.commit_class == Durability.EPHEMERAL:
                 self.topics[place.topic.id].was_ram = True
                 told.ram.add(seq)
@@ -239,7 +252,7 @@ class GroupUsers:
         if member not in place.group.members or roll < 0.1:
             if member not in place.group.members:  # its session was over, and with it its leases
                 told = self.ledger.topics[topic.id].groups[group]
-                told.live = {seq: lease for seq, lease in told.live.items() if lease[0] != member}
+                told.live = {seq: lease for seq, lease in told.live.items() if lease.holder != member}
             generation, token = order_join(place, member, now)
             self.ledger.token(topic, generation)
             client.counts["group join"] += 1
@@ -280,13 +293,13 @@ class GroupUsers:
         told.live = {
             seq: lease
             for seq, lease in told.live.items()
-            if (seq not in entries or entries[seq].kind == Kind.LEASED or now.ms <= lease[1])
-            and lease[0] in place.group.members
+            if (seq not in entries or entries[seq].kind == Kind.LEASED or now.ms <= lease.until)
+            and lease.holder in place.group.members
         }
 
         def fetch(most: int) -> Submission | None:
             fetched = order_fetch(place, ask._replace(most=most), 1 << 20, None, now, None)
-            self.ledger.fetched(place, ask.holder, fetched.rows, now)
+            self.ledger.fetched(place, ask.holder, fetched.rows, now, fetched.submission)
             self.client.counts["group fetch"] += bool(fetched.rows)
             self.client.counts["group refetch"] += any(row[3] > 1 for row in fetched.rows)
             return fetched.submission
@@ -333,7 +346,7 @@ class GroupUsers:
         else:
             verdict = order_extend(place, member, seqs, tokens, 1000, now)
             for seq in verdict.done:
-                told.live[seq] = (member, now.ms + 1000)
+                told.live[seq] = Held(member, now.ms + 1000, verdict.submission)
             verb = "extend"
         self.client.counts[f"group {verb}"] += bool(verdict.done)
         return verdict.submission
