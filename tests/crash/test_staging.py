@@ -347,6 +347,41 @@ def test_failed_prepare_aborts_the_others_as_silent_holes() -> None:
     assert all(known_commit(life.store.topic(name), parse_txn("t1")) is None for name in ("a", "b", "c"))
 
 
+def test_abort_that_comes_with_the_last_prepare_leaves_holes_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hold behind it was refused for want of a next WAL file, and it waits itself for the commit in front of it."""
+    life = Life(wal_shards=1)
+    life.open()
+    for name in ("a", "b"):
+        life.create(name, durability="fsync")
+    users = StagedLife(life)
+    for name in ("a", "b"):
+        users.put(name, "t1", "p0", 1)
+        users.put(name, "t2", "p0", 1)
+    life.kill()
+    fs = life.open_faulty()
+    store = life.store
+    shard = store.shards[0]
+    first, second = order(life, "t1", "a", "b"), order(life, "t2", "a", "b")
+    monkeypatch.setattr("topics.model.limits.COMMIT_SUBMISSIONS", 5)  # the last of the first turn is a Prepare
+    store.step(shard)
+    assert shard.file is not None
+    shard.file.capacity = shard.file.written
+    fs.add(Fault("open", 1, "ENOSPC", forever=True, path=".pre"))
+    settle(life, first)
+    settle(life, second)
+    fs.heal()
+    for name in ("a", "b"):
+        topic = store.topic(name)
+        assert not topic.pending
+        assert topic.head == topic.ordered.head
+        assert "t2" in stages_of(topic).open
+    spare = shard.plan_spare()
+    shard.adopt_spare(spare.run())
+    seqs = {name: life.append(name) for name in ("a", "b")}
+    assert store.checkpoint()
+    assert {name: life.seqs(name) for name in seqs} == {name: [seq] for name, seq in seqs.items()}
+
+
 def test_unknown_verdict_freezes_its_topics_until_the_store_is_reopened() -> None:
     life, users = staged(3, "a", "b", "c")
     life.kill()

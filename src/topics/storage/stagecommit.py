@@ -27,7 +27,7 @@ from topics.storage.append import check_room
 from topics.storage.effect import Effect, StagedRun
 from topics.storage.partfile import LoadedPart, NoSource, Part, PartSource
 from topics.storage.staging import Spent, check_stageable, stages_of
-from topics.storage.submission import State, Submission, fresh_error
+from topics.storage.submission import Submission, fresh_error
 from topics.storage.tail import ENTRY_SIZE, Chunk
 from topics.storage.topic import Topic
 
@@ -331,7 +331,7 @@ class Decision:
     def _end(self, verdict: Verdict) -> None:
         self.verdict = verdict
         for member in self.members:
-            if member.hold.settled and member.prepare.state == State.DONE:
+            if member.hold.settled:  # it failed; each Prepare is on disk by now, or its member is over
                 self._finish(member)
         if verdict == Verdict.UNKNOWN:
             self._freeze()
