@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -135,3 +137,36 @@ def test_a_body_without_an_error_hears_of_the_failed_end(closing: Closing) -> No
     with pytest.raises(topics.WriteFailed):
         work(closing)
     closing.check_let_go()
+
+
+_AFTER_MAIN = """
+import atexit, sys, threading
+import topics
+
+log = topics.open(sys.argv[1])
+log.create("orders")
+
+def work():
+    threading.main_thread().join()
+    log.append("orders", [{"data": n} for n in range(5)])
+    print(log.checkpoint(), log.trouble)
+    log.append("orders", [{"data": 5}])
+    log.close()
+
+if sys.argv[2] == "thread":
+    threading.Thread(target=work).start()
+else:
+    log.append("orders", [{"data": n} for n in range(6)])
+    print(log.checkpoint(), log.trouble)
+    atexit.register(log.close)
+"""
+
+
+@pytest.mark.parametrize("how", ["thread", "atexit"])
+def test_a_log_is_checkpointed_and_closed_when_the_main_thread_is_through(tmp_path: Path, how: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _AFTER_MAIN, tmp_path / "data", how], capture_output=True, text=True, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("True []\n", "")
+    with topics.open(tmp_path / "data") as log:
+        assert [item.data for item in log.read("orders") if isinstance(item, topics.Record)] == [*range(6)]

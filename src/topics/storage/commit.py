@@ -11,12 +11,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from topics.format.prepared import Prepared
 from topics.host.files import files_max
-from topics.host.threads import step_back
+from topics.host.threads import LastingPool, step_back
 from topics.model.errors import StoreClosed, TopicsError
 from topics.rules.catchup import hold_back_ns
 from topics.storage.append import Append
@@ -283,7 +282,7 @@ class Background:
             threading.Thread(target=self._checkpoint_loop, name="topics-checkpoint", daemon=True),
         ]
         store.files_max = files_max()
-        store.pool = ThreadPoolExecutor(_SEGMENT_THREADS, thread_name_prefix="topics-segments", initializer=step_back)
+        store.pool = LastingPool(_SEGMENT_THREADS, thread_name_prefix="topics-segments", initializer=step_back)
         for thread in self._threads:
             thread.start()
 

@@ -83,11 +83,10 @@ class CopyTools:
         small = [cut for cut in cuts if sum(piece.count for piece in cut.pieces) < large]
         found: dict[int, list[Segment]] = {}
         stop = threading.Event()
-        parts = [
-            self.pool.submit(inside.copy_share, small[at : at + _SHARE], found, stop)
-            for at in range(0, len(small), _SHARE)
-        ]
+        parts: list[Future[None]] = []
         try:
+            for at in range(0, len(small), _SHARE):
+                parts.append(self.pool.submit(inside.copy_share, small[at : at + _SHARE], found, stop))
             alone = {cut.topic.id for cut in small}
             for cut in cuts:
                 if cut.topic.id not in alone:
