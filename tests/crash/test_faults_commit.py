@@ -11,10 +11,11 @@ from topics.format.frame import Kind, decode_frame, encode_frame
 from topics.format.ops import prepare
 from topics.format.segment import DELETED
 from topics.host.fs import write_all
-from topics.model.errors import TopicsError
+from topics.model.errors import DiskFull, TopicsError
 from topics.model.record import Record
 from topics.storage.walfile import WalFile
 from topics.testing.disk import CrashKind, FakeDisk, PowerOff
+from topics.testing.faults import Fault
 
 
 def fsync_store(seed: int = 1, **options: object) -> Life:
@@ -271,3 +272,34 @@ def _put(disk: FakeDisk, path: str, data: bytes) -> None:
     file = disk.open(path, write=True, create=True)
     write_all(file, 0, [data])
     file.sync()
+
+
+@pytest.mark.parametrize("number", ["EMFILE", "ENFILE"])
+@pytest.mark.parametrize("path", ["/data/wal", "CURRENT"])
+def test_a_change_of_wal_files_without_a_descriptor_stops_no_shard(number: str, path: str) -> None:
+    """Another part of the process may take the last one just then: nothing was synced, so nothing is in doubt."""
+    life = Life(FakeDisk(2, sector=64), wal_shards=1, checkpoint_bytes=1 << 20)
+    fs = life.open_faulty()
+    life.create("t", durability="fsync")
+    store, shard = life.store, life.store.shards[0]
+    call = "open" if path == "CURRENT" else "sync_dir"
+    refused: list[str] = []
+    for turn in range(4):
+        assert shard.file is not None
+        old = shard.file
+        fs.add(Fault(call, 1, number, path=path))
+        while shard.file is old:
+            try:
+                life.append("t")
+            except DiskFull as error:
+                refused.append(error.message)
+                shard.adopt_spare(shard.plan_spare().run())
+        if turn == 2:
+            assert store.checkpoint(), store.trouble
+    assert len(refused) == (4 if call == "sync_dir" else 0)
+    assert all("writes go on once it can" in message for message in refused)
+    seqs = life.seqs("t")
+    assert seqs == list(range(1, len(seqs) + 1)), "no seq was used up"
+    life.power_cut()
+    life.reopen()
+    assert life.seqs("t") == seqs

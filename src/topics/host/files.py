@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from typing import Final
 
 FILES_USUAL: Final = 1024
 """What a process may have open that asks for nothing else."""
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Nothing was opened, because too much is open: that says nothing of what was to be opened."""
 
 
 def files_max() -> int:

@@ -5,7 +5,6 @@ A mapping lives on until its last reader leaves, whatever is unlinked or pushed 
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from topics.format.mending import NO_PLACE, make_index
 from topics.format.ops import find_blank
 from topics.format.segment import ENTRY
 from topics.format.tags import TagIndex
+from topics.host.files import NO_DESCRIPTORS
 from topics.host.fs import File, Fs, read_exact
 from topics.host.memory import is_resident
 from topics.model import limits
@@ -59,7 +59,7 @@ class Handles:
             try:
                 return self._fs.open(path, write=write)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                if error.errno not in NO_DESCRIPTORS:
                     raise
                 self._files.clear()
                 self._maps.clear()

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from topics.format.control import FileMark, SyncMark
 from topics.format.frame import DURABLE, Kind, encode_frame
 from topics.host.clock import Clock
+from topics.host.files import NO_DESCRIPTORS
 from topics.host.fs import Fs, write_all
 from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
@@ -252,7 +253,7 @@ class Shard:
             sealed = [*self.sealed, *([(old.number, old.written)] if old is not None else [])]
             write.file = put_in_place(self.fs, self.directory, rotation.number, rotation.spare, old, sealed)
         except OSError as error:
-            write.error = untraced(error)
+            write.error, write.refused = untraced(error), error.errno in NO_DESCRIPTORS
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from topics.format.current import Current
+from topics.host.files import NO_DESCRIPTORS
 from topics.host.fs import File, Fs, replace_file, zero_fill
 from topics.storage.paths import wal_name
 
@@ -92,18 +93,24 @@ def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spa
 def put_in_place(
     fs: Fs, directory: str, number: int, spare: Spare, old: WalFile | None, sealed: list[tuple[int, int]]
 ) -> WalFile:
-    """The spare as the file that follows `old`. `sealed`: (number, valid length) of every file before it."""
+    """The spare as the file that follows `old`. `sealed`: (number, valid length) of every file before it. Where no
+    descriptor can be had it is gone, and all else is as before."""
     path = f"{directory}/{wal_name(number)}"
     if old is not None and old.synced < old.written:
         old.file.sync()
     fs.rename(spare.path, path)
-    fs.sync_dir(directory)
+    try:
+        fs.sync_dir(directory)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            discard(fs, path)
+        raise
     current = Current(wal_name(number), tuple((wal_name(before), length) for before, length in sealed))
     try:
         replace_file(fs, f"{directory}/CURRENT", current.encode())
     except OSError as error:
-        # A full disk leaves the CURRENT of before, which says nothing untrue; the chain of first frames tells the rest.
-        if error.errno not in NO_SPACE:
+        # That leaves the CURRENT of before, which says nothing untrue; the chain of first frames tells the rest.
+        if error.errno not in NO_SPACE | NO_DESCRIPTORS:
             raise
     return WalFile(number, path, spare.file, spare.capacity)
 

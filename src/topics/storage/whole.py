@@ -7,7 +7,6 @@ that leave it the interpreter for moments only, so it asks for it seldom.
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from topics.format.checksum import Buffer, xxh3_64
 from topics.format.ops import SEGMENT_LAYOUT, is_keyless
 from topics.format.segment import ENTRY_DTYPE
+from topics.host.files import NO_DESCRIPTORS
 from topics.model import limits
 from topics.storage.cut import Piece, TopicCut
 from topics.storage.restamping import fill_holes, restamp_piece
@@ -38,7 +38,6 @@ _GOES = 3
 _PAIR_FILES = 4
 _FILES_SHARE = 4
 """All goes together hold at most one in so many of the files that the process may have open."""
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Part = tuple[Piece, int, int]
 """Some records of a piece: the number of the first, and how many."""
@@ -163,7 +162,7 @@ class WholePairs:
         try:
             self.tools.fs.make_files(files, hot=hot)
         except OSError as error:
-            if error.errno not in _NO_DESCRIPTORS:
+            if error.errno not in NO_DESCRIPTORS:
                 raise
             # Others hold more than was thought. Each is made whole once more, so nothing of the try before counts.
             self.tools.handles.close_files()
