@@ -28,7 +28,7 @@ class Handles:
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._files: OrderedDict[str, File] = OrderedDict()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
         self._indexes: OrderedDict[str, TagIndex] = OrderedDict()
@@ -61,8 +61,9 @@ class Handles:
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
-                self._files.clear()
-                self._maps.clear()
+                with self._lock:  # others are in the middle of a look
+                    self._files.clear()
+                    self._maps.clear()
                 return self._fs.open(path, write=write)
         except FileNotFoundError:
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from topics.host.fs import File, write_all
@@ -9,6 +11,7 @@ from topics.model import limits
 from topics.storage.handles import Handles
 from topics.storage.segment import Segment
 from topics.testing.disk import FakeDisk
+from topics.testing.faults import Fault, FaultFs
 from topics.testing.wrap import WrappedFile, WrappedFs
 
 
@@ -69,3 +72,20 @@ def test_a_segment_that_is_gone_by_then_is_no_trouble(monkeypatch: pytest.Monkey
     fs.remove(segment.path("data"))
     Handles(fs).written(segment.path("data"), 100)
     assert fs.uncached == []
+
+
+def test_whoever_finds_no_descriptor_takes_no_file_from_under_a_look_at_it() -> None:
+    fs = FaultFs(FakeDisk(1))
+    for name in ("/known", "/other"):
+        write_all(fs.open(name, write=True, create=True), 0, [bytes(100)])
+    handles = Handles(fs)
+    known = handles.file("/known")
+    fs.add(Fault("open", 1, "EMFILE", path="/other"))
+    other = threading.Thread(target=handles.mapped, args=("/other",))
+    with handles._lock:
+        other.start()
+        other.join(0.05)
+        assert list(handles._files) == ["/known"]
+    other.join()
+    assert not handles._files
+    assert handles.file("/known") is not known
