@@ -11,7 +11,7 @@ from topics.format.frame import Kind, decode_frame, encode_frame
 from topics.format.ops import prepare
 from topics.format.segment import DELETED
 from topics.host.fs import write_all
-from topics.model.errors import DiskFull, TopicsError
+from topics.model.errors import DiskFull, TopicsError, WriteFailed
 from topics.model.record import Record
 from topics.storage.walfile import WalFile
 from topics.testing.disk import CrashKind, FakeDisk, PowerOff
@@ -303,3 +303,46 @@ def test_a_change_of_wal_files_without_a_descriptor_stops_no_shard(number: str, 
     life.power_cut()
     life.reopen()
     assert life.seqs("t") == seqs
+
+
+def _append_until(life: Life, rotations: int) -> None:
+    while life.store.shards[0].stats.rotations < rotations:
+        life.append("t")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_wal_file_that_was_given_up_and_comes_back_with_a_power_cut_is_none(later: bool) -> None:
+    came_back = 0
+    for seed in range(24):
+        life = Life(FakeDisk(seed, sector=64), wal_shards=1, checkpoint_bytes=1 << 20)
+        fs = life.open_faulty()
+        life.create("t", durability="fsync")
+        shard = life.store.shards[0]
+        fs.add(Fault("sync_dir", 1, "EMFILE", path="/data/wal"))
+        with pytest.raises(DiskFull):
+            _append_until(life, shard.stats.rotations + 1)
+        if later:
+            shard.adopt_spare(shard.plan_spare().run())
+            life.append("t")
+        seqs = life.seqs("t")
+        life.power_cut()
+        came_back += len([name for name in life.disk.list("/data/wal") if name.startswith("wal-")]) > 1 + later
+        life.reopen()
+        assert life.seqs("t") == seqs
+        life.append("t")
+        life.power_cut()
+        life.reopen()
+        assert life.seqs("t") == [*seqs, seqs[-1] + 1]
+    assert came_back or later, "the disk never had the name of that file"
+
+
+def test_a_sync_that_fails_for_want_of_a_descriptor_is_as_final_as_any() -> None:
+    life = Life(FakeDisk(2, sector=64), wal_shards=1, checkpoint_bytes=1 << 20)
+    fs = life.open_faulty()
+    life.create("t", durability="memory")
+    shard = life.store.shards[0]
+    shard.adopt_spare(shard.plan_spare().run())
+    fs.add(Fault("sync", 1, "EMFILE", path="/data/wal"))
+    with pytest.raises(WriteFailed):
+        _append_until(life, 2)
+    assert shard.failed is not None

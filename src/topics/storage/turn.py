@@ -115,6 +115,12 @@ class Rotation:
     previous: tuple[int, int]
     """Number and valid length of the file before, for the first frame of the new one."""
 
+    def next_file(self) -> Spare:
+        if self.spare is not None:
+            return self.spare
+        assert self.plan is not None
+        return self.plan.run()
+
 
 def untraced(error: OSError) -> OSError:
     """The error to keep: the frames that its traceback holds refer to whoever keeps it, and to files of the WAL. Such a

@@ -241,19 +241,19 @@ class Shard:
 
     def _rotate(self, write: Write, rotation: Rotation) -> None:
         """Put the next file in place. Until it is, nothing of this batch was written."""
-        old = rotation.old
         try:
-            if rotation.spare is None:
-                assert rotation.plan is not None
-                rotation.spare = rotation.plan.run()
+            spare = rotation.next_file()
         except OSError as error:
             write.error, write.refused = untraced(error), True
             return
+        sealed, sure = list(self.sealed), False
         try:
-            sealed = [*self.sealed, *([(old.number, old.written)] if old is not None else [])]
-            write.file = put_in_place(self.fs, self.directory, rotation.number, rotation.spare, old, sealed)
+            if rotation.old is not None:
+                sealed.append(rotation.old.seal())
+            sure = True
+            write.file = put_in_place(self.fs, self.directory, rotation.number, spare, sealed)
         except OSError as error:
-            write.error, write.refused = untraced(error), error.errno in NO_DESCRIPTORS
+            write.error, write.refused = untraced(error), sure and error.errno in NO_DESCRIPTORS
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""

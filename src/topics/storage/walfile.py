@@ -33,6 +33,12 @@ class WalFile:
     def name(self) -> str:
         return wal_name(self.number)
 
+    def seal(self) -> tuple[int, int]:
+        """Make sure of all that was written; (number, valid length)."""
+        if self.synced < self.written:
+            self.file.sync()
+        return self.number, self.written
+
     def read_at(self, offset: int, size: int) -> bytes:
         return self.file.read_at(offset, size)
 
@@ -90,14 +96,10 @@ def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spa
     return Spare(path, file, capacity)
 
 
-def put_in_place(
-    fs: Fs, directory: str, number: int, spare: Spare, old: WalFile | None, sealed: list[tuple[int, int]]
-) -> WalFile:
-    """The spare as the file that follows `old`. `sealed`: (number, valid length) of every file before it. Where no
+def put_in_place(fs: Fs, directory: str, number: int, spare: Spare, sealed: list[tuple[int, int]]) -> WalFile:
+    """The spare as the next file. `sealed`: (number, valid length) of every file before it, all synced. Where no
     descriptor can be had it is gone, and all else is as before."""
     path = f"{directory}/{wal_name(number)}"
-    if old is not None and old.synced < old.written:
-        old.file.sync()
     fs.rename(spare.path, path)
     try:
         fs.sync_dir(directory)
