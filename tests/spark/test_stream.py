@@ -206,6 +206,20 @@ def test_a_topic_that_is_not_asked_for_any_more_keeps_its_place(server: Server) 
     assert seqs(stream.batch()) == [11, 12, 13]
 
 
+def test_a_topic_outside_the_pattern_keeps_its_place(server: Server) -> None:
+    for name in ("wide.a", "wide.b"):
+        server.fill(name, 0, 10, durability="fsync")
+    wide, narrow = ({"url": server.url, "subscribePattern": text} for text in (r"wide\..", r"wide\.a"))
+    stream = Stream(wide)
+    assert len(stream.batch()) == 20
+    for name in ("wide.a", "wide.b"):
+        server.fill(name, 10, 3)
+    stream.reader = stream_reader(narrow, schema_of(narrow))
+    assert len(stream.batch()) == 3
+    stream.reader = stream_reader(wide, schema_of(wide))
+    assert seqs(stream.batch()) == [11, 12, 13]
+
+
 def test_a_directory_at_rest_is_streamed_to_its_end(tmp_path: Path) -> None:
     import topics
 

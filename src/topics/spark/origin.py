@@ -51,8 +51,12 @@ def chosen_topics(options: Options, origin: Origin) -> list[str]:
     """The names that are asked for; those given by name may be absent."""
     if options.pattern is None:
         return list(options.topics)
-    pattern = re.compile(options.pattern)
-    return [name for name in origin.topic_names() if pattern.fullmatch(name)]
+    return [name for name in origin.topic_names() if matches(options, name)]
+
+
+def matches(options: Options, name: str) -> bool:
+    """Whether the pattern, if there is one, means the topic."""
+    return options.pattern is not None and re.fullmatch(options.pattern, name) is not None
 
 
 def start_seq(origin: Origin, name: str, head: Head, bound: Bound) -> int:

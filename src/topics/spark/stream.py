@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.spark.admission import Limits, Offer, admit
 from topics.spark.options import EARLIEST, LATEST, Options, parse_options
-from topics.spark.origin import Origin, chosen_topics, heads_of, open_origin, plan_from, start_seq
+from topics.spark.origin import Origin, chosen_topics, heads_of, matches, open_origin, plan_from, start_seq
 from topics.spark.places import Head, Loss, Plan
 from topics.spark.progress import Progress
 from topics.spark.schema import Projection, make_projection
@@ -127,9 +127,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, stop in self._admitted(offers, limit).items():
             end[name] = entry(heads[name].id, stop)
         for name, at in start.items():
-            if name not in heads and self._options.pattern is None:
-                if name in self._options.topics:
-                    self._dropped(name)
+            if name in heads:
+                continue
+            if name in self._options.topics:
+                self._dropped(name)
+            if not matches(self._options, name):  # one that matched is gone, and leaves
                 end[name] = at  # one that is not asked for any more keeps its place, should it be asked for again
         return dict(sorted(end.items()))
 
