@@ -146,3 +146,10 @@ def test_folder_beside_a_table_is_named_only_if_it_was_put_aside(tmp_path: Path)
         f"{half} is the rest of a table of topic 'orders' that was being removed: rm -r {half}"
     )
     assert leftovers(str(tmp_path / "nowhere" / "orders"), "orders") is None
+
+
+def test_folder_put_aside_that_cannot_be_read_is_named_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "orders.old-01234567").write_text("")
+    assert f"{tmp_path}/orders.old-01234567 is the table of topic 'orders'" in str(
+        leftovers(str(tmp_path / "orders"), "orders")
+    )

@@ -170,6 +170,21 @@ def test_table_whose_name_leaves_no_room_for_another_stays_when_it_is_rebuilt(
     assert len(exported(tmp_path, name)) == 5
 
 
+def test_table_that_cannot_be_removed_once_its_successor_is_complete_stops_nothing(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    name = "n" * 242  # the names that it is given in the end are one byte longer than the first
+    for topic in (name, "z.behind"):
+        server.fill(topic, 0, 5, durability="fsync")
+    asked = options(server, f"{name},z.behind", tmp_path, tail=True)
+    assert [one.rows for one in run_round(lambda: spark, asked)] == [5, 5]
+    first, second = rebuild(lambda: spark, asked)
+    (aside,) = tmp_path.glob("*.old-*")
+    assert (first.rows, first.error, second.rows) == (5, None, 5)
+    assert str(first.note).startswith(f"the table before {tmp_path}/{name}, which is {aside}, was not removed (")
+    assert len(exported(tmp_path, name)) == len(exported(tmp_path, aside.name)) == 5
+
+
 def test_table_and_live_rest_take_their_key_from_the_environment_and_pass_gaps_on_request(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

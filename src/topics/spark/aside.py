@@ -15,10 +15,12 @@ import re
 import shlex
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from topics.model.errors import Conflict, StorageError
-from topics.spark.history import History, delta, open_table
+from topics.spark.history import History, is_table, open_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,33 @@ class Aside:
 
     def back(self) -> None:
         """Undo it; what was made in its place goes."""
-        if os.path.isdir(self.folder):
-            shutil.rmtree(self.folder)
-        os.rename(self.path, self.folder)
+        with self._told("put back"):
+            if os.path.isdir(self.folder):
+                shutil.rmtree(self.folder)
+            os.rename(self.path, self.folder)
 
     def keep(self) -> str:
         """Where it stays."""
-        os.rename(self.path, self._named("kept"))
+        with self._told("renamed"):
+            os.rename(self.path, self._named("kept"))
         return self._named("kept")
 
     def drop(self) -> None:
         """Under another name first: half a table must not look like one that could be put back."""
-        os.rename(self.path, self._named("gone"))
-        shutil.rmtree(self._named("gone"))
+        with self._told("removed"):
+            os.rename(self.path, self._named("gone"))
+            shutil.rmtree(self._named("gone"))
+
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        """StorageError where the file system does not let it be done."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"the table before {self.folder}, which is {self.path}, was not {done} ({error.strerror})",
+                path=self.path,
+            ) from None
 
 
 def leftovers(folder: str, topic: str) -> str | None:
@@ -94,9 +110,9 @@ def _words(folder: str, topic: str, path: str, fate: str) -> str:
 
 def _is_of(folder: str, topic: str, fate: str) -> bool:
     """Whether it is a table of this topic: another topic may bear the folder's whole name."""
-    if not delta().DeltaTable.is_deltatable(folder):
-        return fate == "gone"
     try:
+        if not is_table(folder):
+            return fate == "gone"
         return History(folder, topic, open_table(folder)).owner[1] == topic
     except StorageError:
         return True

@@ -266,10 +266,14 @@ class Exporter:
         except BaseException:
             aside.back()
             raise
-        if not keep:
-            aside.drop()
-            return done
-        return replace(done, note=_joined_notes(done.note, f"the table before it is {aside.keep()}"))
+        try:
+            if not keep:
+                aside.drop()
+                return done
+            note = f"the table before it is {aside.keep()}"
+        except StorageError as error:  # its successor is complete all the same
+            note = error.message
+        return replace(done, note=_joined_notes(done.note, note))
 
     def _export(self, history: History, head: Head, mark: int, least: int = 0, held: Held | None = None) -> Exported:
         """What lies behind the mark. With `least` a table is made in any case, and goes at least that far. What is
