@@ -18,7 +18,8 @@ from tests.conftest import SEED
 from tests.spark.conftest import Server
 from tests.spark.readers import Item, items, items_of_batches, partitions, place, seqs
 from topics.client.sync import Client
-from topics.model.errors import TopicsError
+from topics.model.errors import GenerationChanged, TopicsError
+from topics.spark.server_origin import ServerOrigin
 
 TOPICS = ("busy", "capped", "phoenix")
 
@@ -141,3 +142,33 @@ def test_a_topic_made_again_meanwhile_is_whole_or_said_to_be_another(busy: Serve
                 outcomes.add("whole")
     assert "whole" in outcomes
     assert outcomes <= {"whole", "recreated", "topic_not_found"}
+
+
+def test_gap_is_told_once_where_its_segment_is_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = ServerOrigin._part
+    left = 0
+
+    def part(self: ServerOrigin, *place: Any) -> bytes:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise GenerationChanged("the segment is another now")
+        return fetch(self, *place)
+
+    monkeypatch.setattr(ServerOrigin, "_part", part)
+    server = Server(tmp_path, TOPICS_SHOW_PATHS="0")
+    try:
+        for name, changes in (("once", 1), ("always", 99)):
+            left = changes
+            server.fill(name, 0, 100, durability="fsync")
+            server.checkpoint()
+            worker, parts = partitions(server.options(name, startSeq=1, gapPolicy="emit"))
+            server.client.configure(name, cap_records=80)
+            server.fill(name, 100, 1)
+            found = items_of_batches(batch for part in parts for batch in worker.read(part))
+            assert [item for item in found if item[0] == "gap"] == [("gap", 1, 21, "cap")]
+            assert seqs(found) == list(range(22, 101))
+    finally:
+        server.stop()

@@ -155,7 +155,12 @@ class ServerOrigin:
                 if files is not None:
                     continue
             losses = _losses(listed, at, span.end_seq)
-            yield from losses
+            for loss in losses:
+                yield loss
+                if loss.gap_from == at:
+                    at = loss.gap_to + 1  # told: whoever has to ask again asks behind it
+            if at >= span.end_seq:
+                return
             gone = [(1, listed.earliest_seq - 1), *row.deleted, *((loss.gap_from, loss.gap_to) for loss in losses)]
             part = span.cut(at, span.end_seq)
             dead = clipped(gone, at, span.end_seq)
