@@ -249,6 +249,18 @@ def test_tables_are_folders_and_an_object_store_is_refused(tmp_path: Path) -> No
             folder_of(url)
 
 
+def test_folder_of_tables_may_be_named_as_spark_names_it(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    import topics.spark
+
+    assert folder_of(f"file:{tmp_path}/history") == str(tmp_path / "history")
+    server.fill(topic, 0, 10)
+    run(spark, options(server, topic, tmp_path, tail=True))
+    for scheme in ("file:", "file://"):
+        assert topics.spark.table(spark, f"{scheme}{tmp_path}/{topic}").count() == 10
+
+
 def test_command_line_exports_and_tells(server: Server, topic: str, tmp_path: Path) -> None:
     server.fill(topic, 0, 30)
 

@@ -121,7 +121,7 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         )
         raise InvalidRequest(told % "http://127.0.0.1:4000" + (kept if path is None else ""))
     if path is not None:
-        path = folder_of(path)
+        path = without_scheme(path)
         if "://" in path:
             raise InvalidRequest(f"option path is {path!r}: only directories of this machine are read; or give url")
     token = (asked.get("token") or environ.get("TOPICS_TOKEN") or None) if url is not None else None
@@ -170,7 +170,7 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
     )
 
 
-def folder_of(path: str) -> str:
+def without_scheme(path: str) -> str:
     """Without the scheme, which Spark writes with one slash, others with three."""
     return re.sub(r"^file:(//)?(?=/)", "", path)
 

@@ -22,7 +22,7 @@ from topics.host.fs import OsFs
 from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError, TopicsError
 from topics.spark.aside import Aside, leftovers
 from topics.spark.history import History
-from topics.spark.options import Options
+from topics.spark.options import Options, without_scheme
 from topics.spark.origin import Origin, open_origin
 from topics.spark.packing import pack
 from topics.spark.parts import Shred, Writer, Written
@@ -132,7 +132,7 @@ def chosen(options: PipelineOptions, origin: Origin) -> tuple[dict[str, Head], d
 
 def folder_of(text: str) -> str:
     """The folder that `--table` means; InvalidRequest if it is none."""
-    path = text.removeprefix("file://")
+    path = without_scheme(text)
     if "://" in path:
         raise InvalidRequest(
             f"--table {text!r}: tables are written to folders, not to object stores; name a folder that this machine "

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.model.errors import InvalidRequest
-from topics.spark.options import Options, parse_options
+from topics.spark.options import Options, parse_options, without_scheme
 from topics.spark.origin import open_origin
 from topics.spark.session import activate
 from topics.spark.words import ARGUMENTS
@@ -40,7 +40,7 @@ def table(
             f"gap_policy is {gap_policy!r}: give fail or skip; rows for gaps have no place in a table's columns, and "
             "`topics pipeline status` shows the gaps"
         )
-    folder = table_url.removeprefix("file://")
+    folder = without_scheme(table_url)
     if not is_table(folder):
         raise InvalidRequest(f"{table_url} is no history table: topics pipeline run --table writes one per topic")
     loaded = open_table(folder)
