@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 
+from topics.client.sync import Client
 from topics.model.errors import InvalidRequest
 from topics.model.record import Record
-from topics.spark.sink import PART_RECORDS, store_parts
+from topics.spark.sink import PART_RECORDS, commit_parts, store_parts
 from topics.spark.sink_options import SinkOptions
 from topics.spark.sink_rows import make_rows
 
@@ -188,6 +189,30 @@ def test_bad_row_is_named_however_rows_are_split_into_parts(server: Server, topi
         InvalidRequest, match=f"row {bad} of partition 0: .* for topic '{names[bad]}': 'data' is not JSON"
     ):
         store_parts(options, rows, "run", None, iter(batches))
+
+
+def test_task_with_rows_for_many_topics_holds_a_bounded_part_of_them(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.spark.sink.TASK_BYTES", 20_000)
+    sent: list[int] = []
+    stage = Client.stage_arrow
+
+    def staged(self: Client, name: str, txn: str, part: str, body: bytes, **options: Any) -> Any:
+        sent.append(len(body))
+        return stage(self, name, txn, part, body, **options)
+
+    monkeypatch.setattr(Client, "stage_arrow", staged)
+    names = [f"{topic}.{row * 7 % 5}" for row in range(3000)]
+    texts = [str(row) for row in range(3000)]
+    schema = StructType().add("data", StringType()).add("topic", StringType())
+    parts = [slice(at, at + 20) for at in range(0, 3000, 20)]
+    batches = [pa.record_batch([texts[part], names[part]], ["data", "topic"]) for part in parts]
+    rows, options = make_rows(schema, None, False), SinkOptions(server.url)
+    commit_parts(options, [store_parts(options, rows, topic, None, iter(batches))])
+    assert (len(sent) > 5, max(sent) < 20_000) == (True, True)
+    for name in set(names):
+        assert values(server, name) == [row for row in range(3000) if names[row] == name]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 from topics.model.limits import RECORD_BYTES
 from topics.spark.reaching import client_for
 from topics.spark.sink_options import SinkOptions, parse_sink_options
-from topics.spark.sink_rows import Piece, Rows, Spot, make_rows
+from topics.spark.sink_rows import Piece, Rows, Spot, joined, make_rows
 from topics.spark.words import OPTIONS
 
 if TYPE_CHECKING:
@@ -38,6 +38,12 @@ log = logging.getLogger("topics.spark")
 PART_RECORDS: Final = 50_000
 PART_BYTES: Final = 8 * 1024 * 1024
 """A part is sent when it holds this much: half of what the server takes, and little memory in a task."""
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""What a task holds for all its topics: beyond it the topic with the most is sent, however little that is."""
+_PIECES: Final = 16
+"""Of one topic; more become one. A piece of few rows takes a hundred times what is in them."""
+_ROW_BYTES: Final = 40
+"""What it costs to know which row a record was."""
 _RECORD: Final = re.compile(r"record (\d+): ")
 """How the server begins when one record of a part is at fault."""
 
@@ -135,6 +141,26 @@ def store_parts(
     return stored
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Of one topic, what was not sent yet."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.bytes + _ROW_BYTES * self.rows
+
+    def add(self, piece: Piece, size: int) -> None:
+        if len(self.pieces) == _PIECES:
+            self.pieces = [joined(self.pieces)]
+        self.pieces.append(piece)
+        self.rows += len(piece.rows)
+        self.bytes += size
+
+
 class _Task:
     """Gathers the records of each topic and sends them part by part."""
 
@@ -144,7 +170,8 @@ class _Task:
         self._stored = stored
         self._attempt = uuid.uuid4()
         self._count = 0
-        self._gathered: dict[str, list[Piece]] = {}
+        self._gathered: dict[str, _Gathered] = {}
+        self._held = 0
 
     def add(self, topic: str, piece: Piece) -> None:
         rows = piece.records.num_rows
@@ -160,13 +187,14 @@ class _Task:
             self._put(topic, piece)
 
     def _put(self, topic: str, piece: Piece) -> None:
-        gathered = self._gathered.setdefault(topic, [])
-        if gathered and (
-            sum(len(one.rows) for one in gathered) + len(piece.rows) > PART_RECORDS
-            or sum(map(_size, gathered)) + _size(piece) > PART_BYTES
-        ):
+        rows, size = len(piece.rows), _size(piece)
+        known = self._gathered.get(topic)
+        if known is not None and (known.rows + rows > PART_RECORDS or known.bytes + size > PART_BYTES):
             self._send(topic)
-        self._gathered.setdefault(topic, []).append(piece)
+        self._gathered.setdefault(topic, _Gathered()).add(piece, size)
+        self._held += size + _ROW_BYTES * rows
+        if self._held > TASK_BYTES:
+            self._send(max(self._gathered, key=lambda name: self._gathered[name].held))
 
     def finish(self) -> None:
         for topic in list(self._gathered):
@@ -175,7 +203,9 @@ class _Task:
     def _send(self, topic: str) -> None:
         import pyarrow as pa
 
-        gathered = self._gathered.pop(topic)
+        taken = self._gathered.pop(topic)
+        self._held -= taken.held
+        gathered = taken.pieces
         buffer = pa.BufferOutputStream()
         with pa.ipc.new_stream(buffer, gathered[0].records.schema) as writer:
             for piece in gathered:

@@ -38,6 +38,14 @@ class Piece:
         return Piece(self.records.slice(start, end - start), self.rows[start:end])
 
 
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """One of all; they are of one topic and one query."""
+    import pyarrow as pa
+
+    (records,) = pa.Table.from_batches([one.records for one in pieces]).combine_chunks().to_batches()
+    return Piece(records, [row for one in pieces for row in one.rows])
+
+
 @dataclass(frozen=True, slots=True)
 class Spot:
     """Where a batch begins, as the rows of a query are told apart."""
