@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,26 @@ def test_spark_does_not_check_the_bounds_of_what_comes_from_us(spark: SparkSessi
     assert java.java.lang.System.getProperty("arrow.enable_unsafe_memory_access") == "true"
     assert java.java.lang.System.getProperty("arrow.enable_null_check_for_get") == "false"
     assert spark.conf.get("spark.executor.defaultJavaOptions") == spark.conf.get("spark.driver.defaultJavaOptions")
+
+
+SAY_OPTIONS = """
+import topics.spark
+spark = topics.spark.session("kept", "local[1]")
+print(spark.sparkContext._jvm.java.lang.System.getProperty("said.by"))
+print(spark.conf.get("spark.executor.defaultJavaOptions"))
+spark.stop()
+"""
+
+
+def test_java_options_that_this_spark_has_by_default_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# ours\n spark.driver.defaultJavaOptions  -Dsaid.by=administrator\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SAY_OPTIONS],
+        capture_output=True, text=True, check=True, env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+    )  # fmt: skip
+    driver, executor = done.stdout.splitlines()
+    assert driver == "administrator"
+    assert "-Darrow.enable_unsafe_memory_access=true" in executor
 
 
 READ_LIKE_A_WORKER = """

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from topics.host.fs import OsFs, read_file
 from topics.model.errors import InvalidConfig
 from topics.spark.java import find_java
 
@@ -20,6 +21,7 @@ LOCAL_MASTER: Final = "local[*]"
 _SPARK_MIN: Final = (4, 2)
 _MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|yarn|(spark|k8s)://.+")
 
+_DEFAULT_JAVA: Final = re.compile(r"^[ \t]*(spark\.(?:driver|executor)\.defaultJavaOptions)[\s=:]", re.MULTILINE)
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -81,7 +83,9 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(conf or {})}
+    kept = _administered(os.environ)
+    ours = {name: value for name, value in SETTINGS.items() if name not in kept}
+    settings = {**ours, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(conf or {})}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -92,6 +96,20 @@ def session(
         raise InvalidConfig(
             f"Spark did not start with master {master!r} ({said.strip()}): what it said before this tells more"
         ) from None
+
+
+def _administered(environ: Mapping[str, str]) -> frozenset[str]:
+    """Default options of Java that this Spark's own file has: ours would come in their place, and they may be what a
+    cluster cannot do without."""
+    import pyspark
+
+    home = environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    path = os.path.join(environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf"), "spark-defaults.conf")
+    try:
+        text = read_file(OsFs(), path).decode("utf-8", "replace")
+    except OSError:
+        return frozenset()
+    return frozenset(_DEFAULT_JAVA.findall(text))
 
 
 def check_master(master: str) -> None:
