@@ -9,6 +9,7 @@ from tests.crash.mistakes import Patches
 from topics.model.errors import PartExists
 from topics.rules.txns import Committed, Txn, TxnMemory, parse_txn
 from topics.storage import partfile, stagecommit, stagereplay, staging, wal
+from topics.storage.effect import Effect
 from topics.storage.snapshots import Snapshots
 from topics.storage.submission import Submission
 
@@ -125,3 +126,19 @@ def part_not_synced_before_its_answer(patches: Patches) -> None:
         real(Hasty(), part, frames)
 
     patches.set(staging, "write_part", write_part)
+
+
+def lost_verdict_taken_for_none(patches: Patches) -> None:
+    """Where damage took it, the records of its commit are silent holes."""
+    real = stagereplay.StageReplay.apply
+
+    def apply(self: Any, key: str, read: Any, topic: Any, frame: Any, body: Any) -> None:
+        self._may_be_decided = False
+        real(self, key, read, topic, frame, body)
+
+    patches.set(stagereplay.StageReplay, "apply", apply)
+
+
+def aborted_records_counted_on(patches: Patches) -> None:
+    """What is ordered behind a commit goes on as if its records had come."""
+    patches.set(Effect, "miss", lambda *_: None)

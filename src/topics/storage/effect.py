@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from topics.format.prepared import Prepared
 from topics.model.config import TopicConfig
@@ -53,6 +54,18 @@ class Effect(msgspec.Struct, eq=False):
     """The records of an append: a delete by tag ordered behind it looks at them too."""
     staged: tuple[StagedRun, ...] = ()
     """The same of a commit of staged parts."""
+
+    def miss(self, seqs: np.ndarray, sizes: np.ndarray, left: np.ndarray) -> None:
+        """Of these records, which never came, those that it was to end do not count among what it ends. `left`: the
+        ones that nothing before it was to end; that changes with it."""
+        floor = max(self.evict_floor, self.expiry_floor, self.delete_below - 1)
+        ended = seqs <= floor
+        for first, last in self.ranges:
+            ended |= (seqs >= first) & (seqs <= last)
+        ended &= left
+        self.live += int(np.count_nonzero(ended))
+        self.bytes += int(sizes[ended].sum())
+        left &= ~ended
 
 
 @dataclass(slots=True)

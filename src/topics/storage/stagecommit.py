@@ -24,6 +24,7 @@ from topics.format.staged import StageCommit, StageVerdict
 from topics.model.errors import PartMissing, ReadOnly, TxnForeign, WriteFailed
 from topics.rules.txns import Committed, Txn, parse_txn
 from topics.storage.append import check_room
+from topics.storage.columns import entry_sizes
 from topics.storage.effect import Effect, StagedRun
 from topics.storage.partfile import LoadedPart, NoSource, Part, PartSource
 from topics.storage.staging import Spent, check_stageable, stages_of
@@ -222,6 +223,10 @@ def _publish_holes(append: StagedAppend) -> None:
     for run, chunk in zip(append.effect.staged, append.chunks, strict=True):
         start = (run.first_seq - chunk.first_seq) * ENTRY_SIZE
         column = np.frombuffer(chunk.buffer, dtype=ENTRY_DTYPE, count=run.count, offset=start)
+        seqs, sizes = np.arange(run.first_seq, run.first_seq + run.count), entry_sizes(column)
+        left = np.ones(run.count, dtype=bool)
+        for effect in topic.pending:
+            effect.miss(seqs, sizes, left)
         for field_name, value in (("offset", 0), ("length", 0), ("flags", HOLE), ("accounted", 0)):
             column[field_name] = value
         chunk.place(run.first_seq, _NOWHERE)

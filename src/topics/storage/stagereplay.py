@@ -52,6 +52,9 @@ class StageReplay:
         self._verdicts: list[_Verdict] = []
         self._decided: dict[tuple[str, int, int, int], _Verdict] = {}
         """By (txn, topic id, first seq, count)."""
+        first = group_key(0, snapshot.shards)
+        self._may_be_decided = any(group.damage for group in groups if group.key == first)
+        """Damage may have taken verdicts, so a Prepare without one is no proof that nobody was told of its commit."""
 
     def find_verdicts(self) -> None:
         first = group_key(0, self._snapshot.shards)
@@ -96,7 +99,9 @@ class StageReplay:
                 if first < topic.head + 1:
                     return
         if frame.kind == Kind.STAGE_PREPARE and verdict is None:
-            if body.count:
+            if body.count and self._may_be_decided:
+                self._replay.lose(topic, first, last, LostReason.CORRUPT)
+            elif body.count:
                 topic.apply_lost(first, last, LostReason.SKIPPED)
             return
         try:
