@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
 from tests.crash.probe import ROOT, contents, manifest_firsts, newest_snapshot, proven_frames
 from topics.format.checksum import shard_of
 from topics.format.control import RouterCursor
-from topics.format.frame import BadFrame, Kind, decode_frame
+from topics.format.frame import BadFrame, Frame, Kind, decode_frame
 from topics.format.staged import StageVerdict
 from topics.host.clock import Clock
 from topics.model.errors import CorruptFile
@@ -39,10 +40,14 @@ class Damage:
     group: str = ""
     shards: int = 0
     """Of a WAL file: its group, and how many there were."""
+    prepared: frozenset[int] = frozenset()
+    """Topics whose Prepares may have had their verdict there."""
 
     def doubts(self, topic_id: int) -> bool:
-        """Might the last records of this topic have been there, for all that a start can tell?"""
-        return self.shards > 0 and group_key(shard_of(topic_id, self.shards), self.shards) == self.group
+        """Might records of this topic have been there, or what made them count, for all that a start can tell?"""
+        if self.shards > 0 and group_key(shard_of(topic_id, self.shards), self.shards) == self.group:
+            return True
+        return topic_id in self.prepared
 
 
 def spoil_proven(disk: FakeDisk, rng: Random, options: StoreOptions, clock: Clock) -> Damage | None:
@@ -67,25 +72,34 @@ def _rot(disk: FakeDisk, rng: Random) -> Damage | None:
     return damage
 
 
-def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
-    data = disk.read(path)
-    topics: set[int] = set()
-    cursors: set[int] = set()
-    routers, at = False, 0
+def _frames(disk: FakeDisk, path: str) -> Iterator[Frame]:
+    """The whole ones from the front."""
+    data, at = disk.read(path), 0
     with contextlib.suppress(BadFrame):
         while True:
-            frame = decode_frame(data, at, len(data))
-            topics.add(frame.topic_id)
-            routers = routers or frame.kind in _ROUTERS
-            if frame.kind == Kind.ROUTER_CURSOR:
-                cursors.add(RouterCursor.decode(frame.body).router_id)
-            if frame.kind == Kind.STAGE_VERDICT:  # without it the Prepares of these topics count for nothing
-                topics.update(topic_id for topic_id, _, _ in StageVerdict.decode(frame.body).rows)
+            yield (frame := decode_frame(data, at, len(data)))
             at = frame.end
+
+
+def _of_file(what: str, disk: FakeDisk, path: str) -> Damage:
+    topics: set[int] = set()
+    cursors: set[int] = set()
+    routers = False
+    for frame in _frames(disk, path):
+        topics.add(frame.topic_id)
+        routers = routers or frame.kind in _ROUTERS
+        if frame.kind == Kind.ROUTER_CURSOR:
+            cursors.add(RouterCursor.decode(frame.body).router_id)
+        if frame.kind == Kind.STAGE_VERDICT:  # without it the Prepares of these topics count for nothing
+            topics.update(topic_id for topic_id, _, _ in StageVerdict.decode(frame.body).rows)
     snapshot = newest_snapshot(disk)
     group = path.removeprefix(f"{ROOT}/wal/").rpartition("/")[0]
     shards = snapshot.shards if snapshot is not None else 0
-    return Damage(what, path, frozenset(topics - {0}), routers, frozenset(cursors), group, shards)
+    prepared: set[int] = set()
+    if shards and group == group_key(0, shards):
+        files = [name for name in disk.files() if name.endswith(".log")]
+        prepared = {f.topic_id for name in files for f in _frames(disk, name) if f.kind == Kind.STAGE_PREPARE}
+    return Damage(what, path, frozenset(topics - {0}), routers, frozenset(cursors), group, shards, frozenset(prepared))
 
 
 def _lose_segment(disk: FakeDisk, rng: Random) -> Damage | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -558,3 +559,30 @@ def test_pair_that_an_interrupted_salvage_removed_does_not_come_back_damaged() -
         assert life.seqs("t") == [4]
         salvages += 1
     assert salvages > 20
+
+
+def test_first_start_that_was_killed_and_then_cut_off_begins_again() -> None:
+    """At every file call of the first start a kill, and at every one of the second a power cut."""
+    kills = cuts = 0
+    for seed in range(3):
+        for kill in itertools.count(1):
+            first = Life(FakeDisk(seed, sector=64))
+            first.disk.crash_at(kill, "kill")
+            with contextlib.suppress(PowerOff):
+                first.open()
+            if not first.disk.off:
+                break
+            kills += 1
+            first.kill()
+            for cut in itertools.count(1):
+                life = first.clone()
+                life.disk.crash_at(life.disk.calls + cut, "power")
+                with contextlib.suppress(PowerOff):
+                    life.open()
+                if not life.disk.off:
+                    break
+                cuts += 1
+                life.power_cut()
+                life.reopen()
+    assert kills > 60
+    assert cuts > 1000

@@ -123,6 +123,8 @@ def _initialise(store: Store) -> None:
     if store.snapshots.load()[0] is None:
         layout = {group_key(i, store.options.wal_shards): Position(1, 0) for i in range(store.options.wal_shards)}
         store.snapshots.write(_head(store, layout), [])
+    else:  # a life that was killed right behind its rename left a name that a cut takes away, and not that of FORMAT
+        fs.sync_dir(paths.meta)
     replace_file(fs, paths.format, f"{FORMAT_LINE}\n{store.ids.token(16)}\n".encode())
     store.snapshots.kept.clear()
 
