@@ -183,6 +183,26 @@ def test_ephemeral_append_that_fails_to_plan_its_eviction_leaves_nothing_behind(
     assert life.seqs("t") == [3, 4, 5, 6]
 
 
+def test_append_that_fails_to_plan_its_eviction_reserves_no_seqs_that_others_wait_for() -> None:
+    life = Life(segment_max_events=2)
+    life.open()
+    life.create("t", durability="disk", cap_records=4)
+    fill(life, "t", 4)
+    assert life.store.checkpoint()
+    life.kill()
+    fs = life.open_faulty()
+    topic = life.store.topic("t")
+    asked = topic.ceiling_asked
+    for fault in (Fault("map", 1, "EIO", True), Fault("read", 1, "EIO", True)):
+        fs.add(fault)
+    with pytest.raises(TopicsError):
+        fill(life, "t", 40)
+    fs.heal()
+    assert topic.ceiling_asked == asked
+    fill(life, "t", 2)
+    assert life.seqs("t") == [3, 4, 21, 22]  # the ceiling on disk is where a life after a kill goes on
+
+
 def test_expiry_behind_a_delete_that_is_still_on_its_way_counts_nothing_twice() -> None:
     life = Life(segment_max_events=20)
     life.open()

@@ -168,9 +168,6 @@ def order_append(
         if rider is not None:
             rider.apply()
         return append
-    reservation = None
-    if cls is _DISK:
-        reservation = _plan_reservation(topic, last, count, mono_ns, reserve_seqs)
     durable = cls is _FSYNC
     flags = DURABLE if durable else 0
     effect = Effect(head=last, ts=ts, live=count, bytes=prepared.accounted, batch=prepared)
@@ -232,8 +229,10 @@ def order_append(
     topic.order(effect)
     if key is not None:
         topic.gates[key] = submission
-    if reservation is not None:
-        shard.submit(_reserve(topic, reservation))
+    # Planned only here, where nothing can fail any more: a ceiling noted as asked and never submitted would be waited
+    # for by every later append.
+    if cls is _DISK and (ceiling := _plan_reservation(topic, last, count, mono_ns, reserve_seqs)) is not None:
+        shard.submit(_reserve(topic, ceiling))
     shard.submit(submission)
     return append
 
