@@ -10,6 +10,7 @@ from tests.crash.life import ROOT, Life
 from topics.broker.scrubbing import scrub_store
 from topics.format.control import Selector, SelectorOp
 from topics.format.segment import DELETED, ENTRY, decode_segment_frame
+from topics.model import limits
 from topics.model.errors import CorruptFile, StorageError
 from topics.testing.disk import PowerOff
 from topics.testing.faults import Fault
@@ -98,6 +99,28 @@ def test_a_lost_derived_file_is_made_again(lost: str) -> None:
     life.delete("a", tag="x")
     assert life.seqs("a") == [8]
     assert not life.disk.exists(segment(1, "idx.tmp"))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_records_behind_thousands_of_deleted_ones_survive_a_lost_index(sealed: bool) -> None:
+    """I8: what was deleted before the copy left no frame, and a long run of such seqs is no damage."""
+    count = limits.HOLE_RUN + 1000
+    life = Life(segment_max_events=count if sealed else 2 * count, wal_file_bytes=1 << 20, checkpoint_bytes=1 << 20)
+    life.open()
+    life.create("a", durability="fsync")
+    life.append("a", 2, "kept")
+    life.append("a", count - 4, "gone")
+    life.append("a", 2, "kept")
+    life.delete("a", tag="gone")
+    assert life.store.checkpoint()
+    [pair] = life.store.topic("a").segments
+    assert (pair.sealed, pair.count) == (sealed, count)
+    life.close()
+    life.kill()
+    life.disk.remove(segment(1, "idx"))
+    life.reopen()
+    assert life.seqs("a") == [1, 2, count - 1, count]
+    assert life.gaps("a") == []
 
 
 def test_a_lone_index_is_not_listed_and_goes() -> None:
