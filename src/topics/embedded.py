@@ -359,8 +359,11 @@ class Log:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the store stays with the process that opened it, and the child holds no lock on it."""
-        self._lock, self._closing = threading.Lock(), threading.Lock()  # whoever held them lives in the other process
         self._store.closed = True
+        # Whoever held the locks lives in the other process.
+        self._lock, self._closing = threading.Lock(), threading.Lock()
+        self._store.lock = self._committer.lock = self._lock
+        self._store.handles.leave_to_parent()
         self._store.guard.release()
 
     def __enter__(self) -> Log:

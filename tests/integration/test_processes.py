@@ -71,6 +71,53 @@ def test_a_forked_child_leaves_the_store_to_its_parent(data: Path) -> None:
         parent.communicate()
 
 
+HELD = """
+import os, signal, sys, threading
+import topics
+log = topics.open(sys.argv[1])
+log.create("orders", durability="fsync")
+log.append("orders", [{"data": n} for n in range(5000)])
+reading = log.read("orders")
+next(reading)
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with log._lock, log._store.handles._lock, log._closing:
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(30)  # ends a child that waits
+    refused = 0
+    calls = (lambda: log.append("orders", [{"data": "child"}]), lambda: list(reading), log.checkpoint, log.topics)
+    for call in calls:
+        try:
+            call()
+        except topics.StoreClosed:
+            refused += 1
+    log.close()
+    os._exit(refused)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+done.set()
+log.close()
+"""
+
+
+def test_a_child_that_is_forked_while_others_hold_the_locks_is_refused_and_does_not_wait(data: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HELD, str(data)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
 FORGET = """
 import sys
 import topics

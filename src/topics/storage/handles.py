@@ -41,6 +41,10 @@ class Handles:
         """While the WAL is replayed: `.data` files that were asked for and are not there. A pair may have been dropped
         since the snapshot that lists it; whether it was is known when all is replayed. None = an absent one raises."""
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, where whoever held the lock is no more: what is being read goes on to say so."""
+        self._lock = threading.RLock()
+
     def file(self, path: str) -> File:
         """The file at `path`, open for reading and writing."""
         with self._lock:
