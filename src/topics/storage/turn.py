@@ -73,6 +73,14 @@ class SparePlan:
     """That is what makes room, or a start: it may use what is kept for a checkpoint."""
 
     def run(self) -> Spare:
+        try:
+            return self._make()
+        except BaseException:
+            if self.old is not None:  # nobody else knows of it, so it would take its room until the next start
+                discard(self.fs, self.old)
+            raise
+
+    def _make(self) -> Spare:
         capacity = self.capacity
         free = self.fs.free(self.directory) - self.left
         if self.old is not None:

@@ -82,15 +82,18 @@ def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spa
     a frame of its earlier life behind the tail of the next would be taken for a record."""
     path = f"{directory}/spare-{serial:016d}.pre"
     fs.rename(old, path)
-    fs.sync_dir(directory)
-    file = fs.open(path, write=True)
     try:
-        if file.size() != capacity:
-            file.truncate(capacity)
-        zero_fill(file, capacity)
-        file.sync()
+        fs.sync_dir(directory)
+        file = fs.open(path, write=True)
+        try:
+            if file.size() != capacity:
+                file.truncate(capacity)
+            zero_fill(file, capacity)
+            file.sync()
+        except BaseException:
+            file.close()
+            raise
     except BaseException:
-        file.close()
         discard(fs, path)
         raise
     return Spare(path, file, capacity)

@@ -7,7 +7,7 @@ A failed call does what the worst honest kernel does:
 - sync: fails, and the un-synced bytes are called clean (`FakeDisk.forget_unsynced`): a second sync that succeeds does
   not make them durable. A dsync write that fails as a sync has written its bytes, un-synced.
 - read: SHORT gives half, as at the end of a file.
-- free: whatever the error, nothing is left.
+- free: ENOSPC says that nothing is left.
 - all others: nothing happened.
 """
 
@@ -150,7 +150,12 @@ class FaultFs(WrappedFs):
         return super().lock(path)
 
     def free(self, path: str) -> int:
-        return 0 if self.due("free", path) is not None else super().free(path)
+        error = self.due("free", path)
+        if error == "ENOSPC":
+            return 0
+        if error is not None:
+            raise os_error(error, path)
+        return super().free(path)
 
 
 class FaultFile(WrappedFile):

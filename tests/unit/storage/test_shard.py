@@ -513,6 +513,19 @@ def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
     assert bench.shard.spare.file.read_at(0, 1024) == bytes(1024)
 
 
+@pytest.mark.parametrize("call", ["free", "rename", "sync_dir", "open", "write", "sync"])
+def test_a_file_that_could_not_be_made_the_next_one_takes_no_room(call: str) -> None:
+    """Too many open files, above all: the next try takes the next file, and in the end they would all lie about."""
+    bench = Bench(wal_file_bytes=65_536)
+    bench.disk.open("/wal/old", write=True, create=True).write_at(0, [bytes(65_536)])
+    bench.shard.recyclable.append("/wal/old")
+    plan = bench.shard.plan_spare()
+    bench.fs.add(Fault(call, error="EMFILE"))
+    with pytest.raises(OSError, match="EMFILE"):
+        plan.run()
+    assert bench.disk.files() == []
+
+
 def test_a_hurried_writer_gets_a_longer_file_whose_blocks_are_only_reserved() -> None:
     bench = Bench(wal_file_bytes=8 << 20)
     bench.shard.recyclable.append("/wal/old")

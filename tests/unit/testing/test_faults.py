@@ -57,6 +57,9 @@ def test_a_full_disk_says_that_nothing_is_left() -> None:
     fs = FaultFs(FakeDisk(), Fault("free", error="ENOSPC"))
     assert fs.free("/") == 0
     assert fs.free("/") > 1 << 40
+    fs.add(Fault("free", error="EMFILE"))
+    with pytest.raises(OSError, match="EMFILE"):
+        fs.free("/")
 
 
 def test_a_fault_waits_for_its_turn() -> None:
