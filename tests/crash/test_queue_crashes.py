@@ -10,6 +10,7 @@ import pytest
 from topics.broker.broker import Broker
 from topics.format.ops import prepare
 from topics.model.config import TopicConfig
+from topics.model.errors import WriteFailed
 from topics.rules.lease_values import Kind
 from topics.storage.leasing import queue_of
 from topics.storage.opening import open_store
@@ -18,6 +19,7 @@ from topics.storage.store import Store
 from topics.testing.clock import FakeClock
 from topics.testing.disk import CrashKind, FakeDisk, PowerOff
 from topics.testing.driving import run_in_place
+from topics.testing.faults import Fault, FaultFs
 from topics.testing.ids import FakeIds
 
 HOUR_MS = 3_600_000
@@ -34,7 +36,8 @@ class World:
 
     def open(self) -> None:
         options = StoreOptions(wal_shards=4, wal_file_bytes=4096, reserve_seqs=4)
-        self.store: Store = open_store(self.disk, "/data", options, self.clock, FakeIds(1), contextlib.nullcontext())
+        self.fs = FaultFs(self.disk)
+        self.store: Store = open_store(self.fs, "/data", options, self.clock, FakeIds(1), contextlib.nullcontext())
         self.broker = Broker(self.store, self.clock)
 
     def reopen(self) -> None:
@@ -98,6 +101,22 @@ def test_a_job_on_its_way_to_the_dead_letters_is_never_lost_nor_twice_there(kind
         assert (world.count("q"), world.count("dead")) == (0, 1), f"stopped at call {stop}"
         assert queue_of(world.store.topics["q"]).dead_lettered == 1
     assert met >= 5
+
+
+def test_what_a_failed_snapshot_would_have_said_of_a_shard_that_then_stops_is_not_counted_twice() -> None:
+    """The next snapshot has its part as of the last one that was written, topics and position alike."""
+    world = World()
+    tell(world)
+    world.fs.add(Fault("open", error="ENOSPC", path="snapshot-"))
+    assert not world.store.checkpoint()
+    world.fs.add(Fault("write", path=world.store.shards[world.store.topics["q"].shard].directory))
+    with pytest.raises(WriteFailed):
+        world.append("q")
+    assert world.store.checkpoint()
+    world.disk.kill()
+    world.reopen()
+    assert (world.count("q"), world.count("dead")) == (0, 1)
+    assert queue_of(world.store.topics["q"]).dead_lettered == 1
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, 0])

@@ -194,9 +194,7 @@ class Checkpoint:
         store = self.store
         with self.lock:
             clean = self.clean and self.whole
-            store.rows.update(rows)
-            for topic_id in [known for known in store.rows if known not in store.by_id]:
-                del store.rows[topic_id]
+            rows = {known: row for known, row in {**store.rows, **rows}.items() if known in store.by_id}
             positions = {**store.positions, **self.positions}
             head = SnapshotHead(
                 id=0,
@@ -210,10 +208,10 @@ class Checkpoint:
                 verdicts=store.staging.verdict_rows if self.verdicts is None else self.verdicts,
                 dropped=[*store.graveyard, *sorted(store.outlived)],
             )
-            encoded = list(store.rows.values())
-        store.snapshots.write(head, encoded)
+        store.snapshots.write(head, list(rows.values()))
         with self.lock:
-            store.positions = positions
+            # Both or none: replaying a shard that stops now over rows newer than its position would count things twice.
+            store.rows, store.positions = rows, positions
             store.routers.rows = head.routers
             store.staging.verdict_rows = head.verdicts
             if self.whole:  # their creates, of an earlier life, lie below the positions now
