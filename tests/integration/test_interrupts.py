@@ -3,11 +3,14 @@ half-done is never built upon."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +224,77 @@ def test_a_storm_of_signals_hangs_nobody_and_loses_nothing(data: Path) -> None:
 def broken(data: Path) -> tuple[topics.Log, FaultFs]:
     fs = FaultFs(FakeDisk(1))
     return topics.Log(fs, "/data", SystemClock(), FakeIds(1), wal_shards=1), fs
+
+
+class SignalledFs(WrappedFs):
+    """A sync of the main thread fails while a signal is on its way to it."""
+
+    left = 0
+    """Which one from now on; 0 = none."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        return SignalledFile(self.inner.open(path, write=write, create=create, exclusive=exclusive), self)
+
+    def sync(self) -> None:
+        if not self.left or threading.current_thread() is not threading.main_thread():
+            return
+        self.left -= 1
+        if not self.left:
+            # One call of C that sets the signal off and then fails: nothing of Python runs between the two.
+            fail = ctypes.pythonapi.PyErr_SetInterruptEx
+            fail.argtypes, fail.restype = [ctypes.c_int], os.listdir
+            fail(signal.SIGINT)
+
+
+class SignalledFile(WrappedFile):
+    def __init__(self, inner: File, fs: SignalledFs) -> None:
+        super().__init__(inner)
+        self.fs = fs
+
+    def write_at(self, offset: int, buffers: Any, *, dsync: bool = False) -> int:
+        if dsync:
+            self.fs.sync()
+        return self.inner.write_at(offset, buffers, dsync=dsync)
+
+    def sync(self) -> None:
+        self.fs.sync()
+        self.inner.sync()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind bytes that are not synced"])
+def test_a_sync_that_fails_while_a_signal_comes_is_as_final_as_any(behind: bool) -> None:
+    """Somebody breaks off a program that hangs on a dying disk. A second sync would succeed and prove nothing."""
+    fs = SignalledFs(FakeDisk(1))
+    log = topics.Log(fs, "/data", SystemClock(), FakeIds(1), wal_shards=1, sync_ms=60_000)
+    log.create("quick", durability="memory")
+    log.create("orders", durability="fsync")
+    if behind:
+        log.append("quick", [{"data": 0}])
+    fs.left = 1
+    with pytest.raises((KeyboardInterrupt, topics.WriteFailed)):
+        log.append("orders", [{"data": 1}])
+    assert not fs.left
+    with pytest.raises(topics.ReadOnly):
+        log.append("orders", [{"data": 2}])
+    with pytest.raises(topics.WriteFailed, match="acknowledged writes may be lost") if behind else nullcontext():
+        log.close()
+
+
+def test_a_rotation_whose_sync_fails_while_a_signal_comes_ends_the_trust_in_the_page_cache() -> None:
+    """The next start would take a record that the system let go of for one that nobody had been told of."""
+    fs = SignalledFs(FakeDisk(1))
+    log = topics.Log(fs, "/data", SystemClock(), FakeIds(1), wal_shards=1, sync_ms=60_000, wal_file_bytes=4096)
+    log.create("quick", durability="memory")
+    log.append("quick", [{"data": 0}])
+    log._background.stop()  # it would make the next file
+    fs.left = 2  # that of the next file, which holds nothing yet, and that of the file before
+    with pytest.raises((KeyboardInterrupt, topics.WriteFailed)):
+        log.append("quick", [{"data": "x" * 5000}])
+    assert not fs.left
+    with pytest.raises(topics.ReadOnly):
+        log.append("quick", [{"data": 2}])
+    assert not fs.exists("/data/meta/BOOT")
+    log._store.release()
 
 
 def test_a_failed_write_makes_its_shard_read_only_and_says_so(broken: tuple[topics.Log, FaultFs]) -> None:

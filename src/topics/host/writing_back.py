@@ -23,10 +23,14 @@ def write_back(fd: int) -> None:
     if _sync_file_range is None:
         _fdatasync(fd)  # the first of two does as well, and takes a flush of the disk more
         return
-    if _sync_file_range(fd, 0, 0, _WAIT_BEFORE_WRITE_WAIT_AFTER) != 0:
+    ctypes.set_errno(0)
+    try:
+        _sync_file_range(fd, 0, 0, _WAIT_BEFORE_WRITE_WAIT_AFTER)
+    finally:  # also where a signal breaks in right behind the call: what it met is told only once
         number = ctypes.get_errno()
-        if number != errno.ENOSYS:
+        if number not in (0, errno.ENOSYS):
             raise OSError(number, os.strerror(number))
+    if number:
         _fdatasync(fd)
 
 

@@ -180,8 +180,8 @@ class Committer:
                 shard.run(write)
             except BaseException as error:
                 # Others wait for this write, so the same bytes go to the same place once more. Only half a rotation
-                # cannot be done again.
-                if write.rotation is not None:
+                # cannot be done again, and what failed must not be: a sync behind one that failed proves nothing.
+                if write.rotation is not None or write.error is not None:
                     raise
                 write.interrupt = error
                 shard.run(write)
@@ -193,7 +193,7 @@ class Committer:
                 return not shard.waiting
         except BaseException as error:
             with self.lock:
-                shard.abandon(error)
+                shard.abandon(write.error or error)
             raise
 
     @staticmethod

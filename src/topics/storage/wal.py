@@ -208,7 +208,8 @@ class Shard:
         return file.synced
 
     def run(self, write: Write) -> None:
-        """The I/O of one turn. Touches only what the one writer owns."""
+        """The I/O of one turn. Touches only what the one writer owns. What fails is noted before anything is called:
+        there a signal may break in, and hide it."""
         buffers: Buffers = []
         if write.rotation is not None:
             self._rotate(write, write.rotation)
@@ -237,14 +238,14 @@ class Shard:
                     file.file.sync()
                 write.took_ns = self.clock.monotonic_ns() - write.started_ns
         except OSError as error:
-            write.error = untraced(error)
+            write.error = error
 
     def _rotate(self, write: Write, rotation: Rotation) -> None:
         """Put the next file in place. Until it is, nothing of this batch was written."""
         try:
             spare = rotation.next_file()
         except OSError as error:
-            write.error, write.refused = untraced(error), True
+            write.error, write.refused = error, True
             return
         sealed, sure = list(self.sealed), False
         try:
@@ -253,12 +254,13 @@ class Shard:
             sure = True
             write.file = put_in_place(self.fs, self.directory, rotation.number, spare, sealed)
         except OSError as error:
-            write.error, write.refused = untraced(error), sure and error.errno in NO_DESCRIPTORS
+            write.error, write.refused = error, sure and error.errno in NO_DESCRIPTORS
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""
         self.writing = False
         if write.error is not None:
+            untraced(write.error)
             if write.refused:
                 self._refuse(write, write.error)
                 return

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from topics.host import writing_back
 from topics.host.fs import OsFs, write_all
 from topics.host.writing_back import write_back
 
@@ -32,3 +34,19 @@ def test_trouble_is_told_as_that_of_a_sync_is() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_trouble_is_told_though_a_signal_breaks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call would hear nothing of it any more."""
+
+    def broken_off(*_: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing_back, "_sync_file_range", broken_off)
+    with open(tmp_path / "a", "wb") as file, pytest.raises(OSError, match="Input/output error"):
+        write_back(file.fileno())
+    ctypes.set_errno(errno.EIO)  # left by somebody else
+    monkeypatch.undo()
+    with open(tmp_path / "a", "wb") as file:
+        write_back(file.fileno())
