@@ -91,7 +91,12 @@ def test_read_exact_raises_where_the_file_ends(fs: Fs, root: str) -> None:
 def test_a_file_opened_for_reading_refuses_writes(fs: Fs, root: str) -> None:
     put(fs, f"{root}/a", b"abc")
     file = fs.open(f"{root}/a")
-    for call in (lambda: file.write_at(0, [b"x"]), lambda: file.truncate(0), lambda: file.allocate(10)):
+    for call in (
+        lambda: file.write_at(0, [b"x"]),
+        lambda: file.truncate(0),
+        lambda: file.allocate(10),
+        lambda: file.blank(3),
+    ):
         with pytest.raises(OSError):
             call()
     assert file.read_at(0, 3) == b"abc"
@@ -141,6 +146,19 @@ def test_allocate_grows_a_file_and_never_shrinks_it(fs: Fs, root: str) -> None:
     file.allocate(8)
     file.allocate(2)
     assert read_file(fs, f"{root}/a") == b"abc" + bytes(5)
+
+
+def test_blank_turns_bytes_into_zeros_and_grows_the_file(fs: Fs, root: str) -> None:
+    put(fs, f"{root}/a", b"x" * 200_000)
+    file = fs.open(f"{root}/a", write=True)
+    assert file.read_at(0, 3) == b"xxx"
+    file.blank(150_001)
+    assert read_file(fs, f"{root}/a") == bytes(150_001) + b"x" * 49_999
+    file.blank(300_000)
+    file.sync()
+    assert read_file(fs, f"{root}/a") == bytes(300_000)
+    file.write_at(100_000, [b"abc"], dsync=True)
+    assert file.read_at(99_999, 5) == b"\0abc\0"
 
 
 def test_zero_fill_overwrites_what_was_there(fs: Fs, root: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.crash.mistakes import Patches
-from topics.storage import turn, wal, walread
+from topics.storage import turn, walread
 from topics.storage.options import StoreOptions
 from topics.storage.walfile import Spare
 from topics.storage.walfile import make_spare as real_make_spare
+from topics.storage.walfile import recycle as real_recycle
 
 
 def reserved_file_not_synced_before_use(patches: Patches) -> None:
@@ -28,7 +29,9 @@ def reserved_file_not_synced_before_use(patches: Patches) -> None:
 def recycled_file_reserved_and_not_zeroed(patches: Patches) -> None:
     """A hurry that spares the zeros: blocks that are there already keep what they hold."""
 
-    def recycle(fs: Any, directory: str, serial: int, old: str, capacity: int) -> Spare:
+    def recycle(fs: Any, directory: str, serial: int, old: str, capacity: int, fill: bool = True) -> Spare:
+        if fill:
+            return real_recycle(fs, directory, serial, old, capacity)
         path = f"{directory}/spare-{serial:016d}.pre"
         fs.rename(old, path)
         fs.sync_dir(directory)
@@ -38,15 +41,22 @@ def recycled_file_reserved_and_not_zeroed(patches: Patches) -> None:
         return Spare(path, file, capacity)
 
     patches.set(turn, "recycle", recycle)
-    real = wal.Shard.plan_spare
 
-    def plan_spare(self: wal.Shard, capacity: int | None = None, waiting: bool = False) -> turn.SparePlan:
-        plan = real(self, capacity, waiting)
-        if not plan.fill and self.recyclable:
-            plan.old = self.recyclable.pop()
-        return plan
 
-    patches.set(wal.Shard, "plan_spare", plan_spare)
+def blanked_file_not_synced_before_use(patches: Patches) -> None:
+    """What it held may come back with a power cut, behind what was synced of its new life."""
+
+    def recycle(fs: Any, directory: str, serial: int, old: str, capacity: int, fill: bool = True) -> Spare:
+        if fill:
+            return real_recycle(fs, directory, serial, old, capacity)
+        path = f"{directory}/spare-{serial:016d}.pre"
+        fs.rename(old, path)
+        fs.sync_dir(directory)
+        file = fs.open(path, write=True)
+        file.blank(capacity)
+        return Spare(path, file, capacity)
+
+    patches.set(turn, "recycle", recycle)
 
 
 def long_file_read_to_the_usual_length(patches: Patches) -> None:

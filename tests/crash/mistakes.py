@@ -369,7 +369,7 @@ def append_to_an_old_file_after_a_clean_stop(patches: Patches) -> None:
 
 
 def recycled_file_not_zeroed(patches: Patches) -> None:
-    def recycle(fs: Any, directory: str, serial: int, old: str, capacity: int) -> Spare:
+    def recycle(fs: Any, directory: str, serial: int, old: str, capacity: int, _fill: bool = True) -> Spare:
         path = f"{directory}/spare-{serial:016d}.pre"
         fs.rename(old, path)
         fs.sync_dir(directory)

@@ -45,6 +45,7 @@ _SEVERAL = {
 }
 _FILLED = {"wal_filled_bytes": 4 << 20}
 _RESERVED: dict[str, Any] = {"wal_file_bytes": 4096, "wal_filled_bytes": 1024}
+_HURRIED: dict[str, Any] = {"wal_file_bytes": 1024, "wal_filled_bytes": 1024, "clock_ms": (0, 1)}
 _STALE: dict[str, Any] = {
     # A record is as long as the mark of a checkpoint with one topic: old frames often begin where new ones end.
     "equal_sizes": True,
@@ -172,7 +173,8 @@ MUTANTS = [
     Mutant(mistakes.append_after_zeros_without_a_new_file),
     Mutant(mistakes.recycled_file_not_zeroed, _STALE),
     Mutant(file_mistakes.reserved_file_not_synced_before_use, {**_RESERVED, "power_rate": 1.0}),
-    Mutant(file_mistakes.recycled_file_reserved_and_not_zeroed, {**_STALE, **_RESERVED}),
+    Mutant(file_mistakes.recycled_file_reserved_and_not_zeroed, {**_STALE, **_HURRIED, "checkpoint_rate": 0.3}),
+    Mutant(file_mistakes.blanked_file_not_synced_before_use, {**_HURRIED, "power_rate": 1.0, "checkpoint_rate": 0.3}),
     Mutant(
         file_mistakes.long_file_read_to_the_usual_length,
         {**_RESERVED, "batch_max": 8, "payload_max": 700, "operations": 60, "checkpoint_rate": 0.0, "clean_rate": 0.0},

@@ -52,6 +52,8 @@ class Profile:
     staged_ttl_ms: int = 2000
     stages_everywhere: bool = False
     """Every transaction goes to all topics, and the next one begins when it is committed in all of them."""
+    clock_ms: tuple[int, ...] = (0, 1, 3, 10, 60, 150)
+    """What the clock goes on by at its turns, each time one of these. Where it is little all writers are in a hurry."""
     checkpoint_rate: float = 0.05
     """How likely the checkpointer, when it has its turn, begins though nothing is due."""
     preempt_rate: float = 0.1

@@ -140,6 +140,12 @@ SCENARIOS = [
         {"wal_file_bytes": 1024},
     ),
     Scenario(
+        "rotate_onto_blanked_files",
+        [create("a", durability="fsync"), *[append("a", 9)] * 6, checkpoint, append("a", 9), checkpoint],
+        [checkpoint, *[append("a", 9)] * 4, checkpoint, *[append("a", 9)] * 2],
+        {"wal_file_bytes": 2048, "wal_filled_bytes": 1024},
+    ),
+    Scenario(
         "checkpoint",
         [create("a", durability="fsync"), create("b"), append("a", 2, "x"), append("b", 2)],
         [checkpoint],

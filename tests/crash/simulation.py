@@ -395,7 +395,7 @@ class Simulation:
 
     def _clock(self) -> Steps:
         while True:
-            self.clock.advance(self.rng.choice((0, 1, 3, 10, 60, 150)))
+            self.clock.advance(self.rng.choice(self.profile.clock_ms))
             if self.rng.random() < 0.02:
                 self.clock.step_wall(self.rng.choice((-500, -5, 20)))
             yield None

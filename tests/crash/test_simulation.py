@@ -60,6 +60,7 @@ EXPECTED = (
     "rotation",
     "recycled WAL file",
     "recycled WAL file that was reserved",
+    "recycled WAL file that was only blanked",
     "reserved WAL file, waited for",
     "reserved WAL file, made for a hurried writer",
     "reserved WAL file, longer than usual",

@@ -109,6 +109,7 @@ class Workers:
         counts["reserved WAL file, longer than usual"] += not plan.fill and plan.capacity > self.usual
         if plan.old is not None:
             counts["recycled WAL file"] += 1
+            counts["recycled WAL file that was only blanked"] += not plan.fill
             counts["recycled WAL file that was reserved"] += disk.exists(plan.old) and disk.is_reserved(plan.old)
 
     def _checkpointer(self) -> Steps:

@@ -90,7 +90,12 @@ def shut_down_often(image: Path, place: Path, rng: Random) -> list[tuple[int, in
         run("mount", "-o", "loop", image, place)
         try:
             file = OsFs().open(f"{place}/{turn}", write=True, create=True)
-            file.allocate(FILE_BYTES)
+            if turn % 2:
+                write_all(file, 0, [b"x" * FILE_BYTES])
+                file.sync()
+                file.blank(FILE_BYTES)
+            else:
+                file.allocate(FILE_BYTES)
             file.sync()
             OsFs().sync_dir(str(place))
             cut = shut_down_after(rng.uniform(0.0005, 0.02), place)
@@ -107,5 +112,5 @@ def shut_down_often(image: Path, place: Path, rng: Random) -> list[tuple[int, in
         finally:
             subprocess.run(["umount", str(place)], check=True)
         if found != b"\xff" * durable:
-            lost.append((turn, durable, found.find(b"\0")))
+            lost.append((turn, durable, len(found) - len(found.lstrip(b"\xff"))))
     return lost

@@ -86,7 +86,7 @@ def test_a_checkpoint_that_finds_the_disk_full_gives_back_the_files_kept_for_rec
             log.append("t", [{"data": "x" * 300}] * 10)
             assert log.checkpoint()
         shard = log._store.shards[0]
-        kept = list(shard.recyclable)
+        kept = [path for _, path in shard.old_files.kept]
         assert kept
         log.append("t", [{"data": 1}])
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
+from topics.host.blanking import blank_range
 from topics.host.making import make_all
 from topics.host.mapping import map_file
 from topics.host.mount import mount_of
@@ -63,6 +64,11 @@ class File(Protocol):
 
     def allocate(self, size: int) -> None:
         """Reserve blocks for the first `size` bytes; the file grows to that size if it was smaller."""
+        ...
+
+    def blank(self, size: int) -> None:
+        """Turn the first `size` bytes into zeros, without writing them where the file system can: the blocks stay, and
+        are reserved only. The file grows to that size if it was smaller."""
         ...
 
     def map(self) -> memoryview:
@@ -431,6 +437,11 @@ class OsFile:
             if error.errno != errno.EOPNOTSUPP:
                 raise
             # The library does nothing of its own where the file system cannot (musl).
+            zero_fill(self, size)
+
+    def blank(self, size: int) -> None:
+        self._reserved = True
+        if not blank_range(self.fd, size):
             zero_fill(self, size)
 
     def map(self) -> memoryview:

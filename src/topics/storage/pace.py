@@ -34,6 +34,10 @@ class Pace:
         self.hurried = full and took_ms * self._usual < _MS * written and synced * self._usual <= _SYNCS * written
         self._begun_ns, self._begun_syncs = now_ns, syncs
 
+    @property
+    def longest(self) -> int:
+        return min(self._usual * _FACTOR, _BYTES_MAX)
+
     def capacity(self) -> int:
         """Of the next file that nobody waits for."""
-        return min(self._usual * _FACTOR, _BYTES_MAX) if self.hurried else self._usual
+        return self.longest if self.hurried else self._usual

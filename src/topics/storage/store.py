@@ -346,9 +346,7 @@ class Store:
     def free_recyclable(self) -> None:
         """Files kept to save work later take room that is needed now."""
         with self.lock:
-            doomed = [path for shard in self.shards for path in shard.recyclable]
-            for shard in self.shards:
-                shard.recyclable = []
+            doomed = [path for shard in self.shards for path in shard.old_files.give_up()]
         for path in doomed:
             discard(self.fs, path)
 

@@ -85,7 +85,7 @@ class SparePlan:
         free = self.fs.free(self.directory) - self.left
         if self.old is not None:
             if free >= copied(capacity):
-                return recycle(self.fs, self.directory, self.serial, self.old, capacity)
+                return recycle(self.fs, self.directory, self.serial, self.old, capacity, self.fill)
             discard(self.fs, self.old)
             free += capacity
         if free < capacity + copied(capacity):

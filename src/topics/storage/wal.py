@@ -26,6 +26,7 @@ from topics.host.files import NO_DESCRIPTORS
 from topics.host.fs import Fs, write_all
 from topics.model import limits
 from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
+from topics.storage.oldfiles import OldFiles
 from topics.storage.options import StoreOptions
 from topics.storage.pace import Pace
 from topics.storage.paths import wal_name
@@ -35,8 +36,6 @@ from topics.storage.walfile import Spare, WalFile, discard, put_in_place
 
 _WRITTEN = State.WRITTEN
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_RECYCLED_MIN = 2
-"""Files kept for recycling however little was written since the last checkpoint."""
 
 
 @dataclass(slots=True)
@@ -78,17 +77,15 @@ class Shard:
     evidence_due_ns: int = 0
     wal_bytes: int = 0
     """Bytes written since the last checkpoint began that did not fail."""
-    recyclable: list[str] = field(default_factory=list)
-    """Files that nobody needs, oldest first, to be made the next ones."""
-    rotations_seen: int = 0
-    """Rotations up to the last time files were retired."""
     uncached: int = 0
     """Files up to this number no longer take memory of the system."""
     stats: ShardStats = field(default_factory=ShardStats)
     pace: Pace = field(init=False)
+    old_files: OldFiles = field(init=False)
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.options.wal_file_bytes)
+        self.old_files = OldFiles(self.directory, self.options.wal_file_bytes, self.pace.longest)
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -463,21 +460,12 @@ class Shard:
         """How to make a next file. A writer that waits for a large one, or is hurried, gets it reserved, not filled."""
         size = self.pace.capacity() if capacity is None else capacity
         fill = not (waiting or self.pace.hurried) or size <= self.options.wal_filled_bytes
-        old = self.recyclable.pop() if fill and self.recyclable and size == self.options.wal_file_bytes else None
+        old = self.old_files.take(size, fill)
         return SparePlan(self.fs, self.directory, self.numbers.take(), size, old, fill, self.room())
 
     def retire(self, gone: list[tuple[int, int]], stopping: bool = False) -> list[str]:
-        """Keep of the files (number, length) that nobody needs as many as the next ones will be made of; the paths of
-        the others, to be removed. A recycled file costs half of what a new one does and frees no blocks."""
-        rotations = 0 if stopping else self.stats.rotations - self.rotations_seen
-        self.rotations_seen = self.stats.rotations
-        known, small = list(self.recyclable), list[str]()
-        for number, length in gone:
-            full = self.options.wal_file_bytes < length * 2 <= self.options.wal_file_bytes * 4
-            (known if full else small).append(f"{self.directory}/{wal_name(number)}")
-        at = max(len(known) - max(rotations, _RECYCLED_MIN), 0)
-        self.recyclable = known[at:]
-        return [*known[:at], *small]
+        """What is to be removed of the files (number, valid length) that nobody needs."""
+        return self.old_files.retire(gone, self.stats.rotations, stopping)
 
     def copied_files(self, position: int) -> list[str]:
         """The sealed files below number `position`, whose records all lie in segments by now; each is named once."""

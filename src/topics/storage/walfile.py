@@ -77,18 +77,22 @@ def make_spare(fs: Fs, directory: str, serial: int, capacity: int, fill: bool = 
     return Spare(path, file, capacity)
 
 
-def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int) -> Spare:
+def recycle(fs: Fs, directory: str, serial: int, old: str, capacity: int, fill: bool = True) -> Spare:
     """Turn the WAL file `old` into a spare. It leaves its name first, then every byte of it becomes zero:
-    a frame of its earlier life behind the tail of the next would be taken for a record."""
+    a frame of its earlier life behind the tail of the next would be taken for a record. Without `fill` no zero is
+    written where the file system can do without."""
     path = f"{directory}/spare-{serial:016d}.pre"
     fs.rename(old, path)
     try:
         fs.sync_dir(directory)
         file = fs.open(path, write=True)
         try:
-            if file.size() != capacity:
+            if file.size() > capacity or (fill and file.size() < capacity):
                 file.truncate(capacity)
-            zero_fill(file, capacity)
+            if fill:
+                zero_fill(file, capacity)
+            else:
+                file.blank(capacity)
             file.sync()
         except BaseException:
             file.close()

@@ -406,6 +406,15 @@ class FakeFile:
             self.node.reserved = True
         disk._maybe_crash(crash)
 
+    def blank(self, size: int) -> None:
+        self._check(write=True)
+        disk = self._disk
+        crash = disk._count("blank", f"{self.path} {size}")
+        if disk._happens(crash):
+            self.node.write(0, bytes(size))
+            self.node.reserved = True
+        disk._maybe_crash(crash)
+
     def map(self) -> memoryview:
         self._check()
         if not self.node.live:

@@ -40,7 +40,8 @@ CALLS: Final = (
     "uncache",
     "free",
 )
-"""The classes of calls. A write with `dsync` is a write, a sync and a dsync; rmdir is a remove."""
+"""The classes of calls. A write with `dsync` is a write, a sync and a dsync; rmdir is a remove, blank an
+allocate."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,10 @@ class FaultFile(WrappedFile):
     def allocate(self, size: int) -> None:
         self._fs.check("allocate", self.path)
         super().allocate(size)
+
+    def blank(self, size: int) -> None:
+        self._fs.check("allocate", self.path)
+        super().blank(size)
 
     def map(self) -> memoryview:
         self._fs.check("map", self.path)

@@ -194,6 +194,12 @@ class OrderFile(WrappedFile):
         super().allocate(size)
         self._written.wrote(before, size)
 
+    def blank(self, size: int) -> None:
+        if self._written.old_wal:
+            self._fs.breach(f"zeros over {self.path}, a WAL file of an earlier life")
+        super().blank(size)
+        self._written.wrote(0, size)
+
     def forget_unsynced(self) -> None:
         self._written.sync_failed()
         super().forget_unsynced()

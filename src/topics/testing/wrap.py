@@ -33,6 +33,9 @@ class WrappedFile:
     def allocate(self, size: int) -> None:
         self.inner.allocate(size)
 
+    def blank(self, size: int) -> None:
+        self.inner.blank(size)
+
     def map(self) -> memoryview:
         return self.inner.map()
 

@@ -9,6 +9,7 @@ import pytest
 
 from topics.format.frame import Kind, decode_frame, encode_frame
 from topics.format.ops import scan_wal
+from topics.host.fs import read_file
 from topics.model.errors import DiskFull, ReadOnly, Throttled, WriteFailed
 from topics.storage.options import StoreOptions
 from topics.storage.submission import State, Submission
@@ -388,12 +389,12 @@ def test_a_file_is_not_recycled_where_its_records_could_not_be_copied() -> None:
     bench = Bench(wal_file_bytes=65_536)
     old = bench.disk.open("/wal/old", write=True, create=True)
     old.write_at(0, [bytes(65_536)])
-    bench.shard.recyclable.append("/wal/old")
+    bench.shard.old_files.kept.append((65_536, "/wal/old"))
     bench.disk.room = 98_304 - 1
     with pytest.raises(OSError, match="No space left"):
         bench.shard.plan_spare().run()
     assert not bench.disk.exists("/wal/old"), "it is room again"
-    assert bench.shard.recyclable == []
+    assert bench.shard.old_files.kept == []
 
 
 def test_a_batch_too_large_for_a_full_disk_leaves_the_spare_to_smaller_ones() -> None:
@@ -480,7 +481,7 @@ def test_as_many_files_are_kept_for_recycling_as_were_begun_since_the_last_time(
         wal_path(3),
         wal_path(1),  # half empty: too small for the next one
     ]
-    assert shard.recyclable == [wal_path(number) for number in range(4, 9)]
+    assert shard.old_files.kept == [(1000, wal_path(number)) for number in range(4, 9)]
 
 
 def test_a_shard_that_went_quiet_keeps_two_files_for_recycling() -> None:
@@ -488,14 +489,14 @@ def test_a_shard_that_went_quiet_keeps_two_files_for_recycling() -> None:
     shard.stats.rotations = 5
     shard.retire([(number, 1000) for number in range(1, 6)])
     assert shard.retire([]) == [wal_path(1), wal_path(2), wal_path(3)]
-    assert shard.recyclable == [wal_path(4), wal_path(5)]
+    assert shard.old_files.kept == [(1000, wal_path(4)), (1000, wal_path(5))]
 
 
 def test_a_shard_that_stops_keeps_two_files_however_busy_it_was() -> None:
     shard = Bench().shard
     shard.stats.rotations = 5
     assert len(shard.retire([(number, 1000) for number in range(1, 6)], stopping=True)) == 3
-    assert shard.recyclable == [wal_path(4), wal_path(5)]
+    assert shard.old_files.kept == [(1000, wal_path(4)), (1000, wal_path(5))]
 
 
 def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
@@ -507,7 +508,7 @@ def test_the_next_file_is_made_of_one_that_nobody_needs() -> None:
     bench.step()
     assert bench.shard.retire([bench.shard.sealed.pop(0)]) == []
     bench.shard.adopt_spare(bench.shard.plan_spare().run())
-    assert bench.shard.recyclable == []
+    assert bench.shard.old_files.kept == []
     assert not bench.fs.exists(wal_path(1))
     assert bench.shard.spare is not None
     assert bench.shard.spare.file.read_at(0, 1024) == bytes(1024)
@@ -518,7 +519,7 @@ def test_a_file_that_could_not_be_made_the_next_one_takes_no_room(call: str) -> 
     """Too many open files, above all: the next try takes the next file, and in the end they would all lie about."""
     bench = Bench(wal_file_bytes=65_536)
     bench.disk.open("/wal/old", write=True, create=True).write_at(0, [bytes(65_536)])
-    bench.shard.recyclable.append("/wal/old")
+    bench.shard.old_files.kept.append((65_536, "/wal/old"))
     plan = bench.shard.plan_spare()
     bench.fs.add(Fault(call, error="EMFILE"))
     with pytest.raises(OSError, match="EMFILE"):
@@ -528,13 +529,12 @@ def test_a_file_that_could_not_be_made_the_next_one_takes_no_room(call: str) -> 
 
 def test_a_hurried_writer_gets_a_longer_file_whose_blocks_are_only_reserved() -> None:
     bench = Bench(wal_file_bytes=8 << 20)
-    bench.shard.recyclable.append("/wal/old")
     assert (bench.shard.plan_spare().fill, bench.shard.plan_spare().capacity) == (True, 8 << 20)
     for written in (0, 8 << 20):
         bench.shard.pace.rotated(written, bench.clock.monotonic_ns(), 0)
-    bench.shard.recyclable.append("/wal/old")
+    bench.shard.old_files.kept.append((8 << 20, "/wal/old"))
     plan = bench.shard.plan_spare()
-    assert (plan.fill, plan.capacity, plan.old) == (False, 32 << 20, None)
+    assert (plan.fill, plan.capacity, plan.old) == (False, 32 << 20, None), "half of it would be new"
     spare = plan.run()
     assert spare.file.size() == 32 << 20
     assert spare.file.read_at(0, 1 << 20) == bytes(1 << 20)
@@ -555,11 +555,60 @@ def test_a_file_that_is_small_enough_is_full_of_zeros_whoever_waits_for_it() -> 
         assert (write.rotation.plan.fill, write.rotation.plan.capacity) == (fill, 65_536)
 
 
-def test_a_long_file_is_not_kept_for_recycling() -> None:
+def old_files(bench: Bench, *lengths: int) -> list[str]:
+    """WAL files that nobody needs any more, full of what they held."""
+    paths = [wal_path(900 + at) for at in range(len(lengths))]
+    for path, length in zip(paths, lengths, strict=True):
+        bench.disk.open(path, write=True, create=True).write_at(0, [b"x" * length])
+        bench.shard.old_files.kept.append((length, path))
+    return paths
+
+
+def test_a_hurried_writer_gets_a_long_file_of_before_without_a_zero_being_written() -> None:
+    bench = Bench(wal_file_bytes=8192, wal_filled_bytes=4096)
+    for written in (0, 8192):
+        bench.shard.pace.rotated(written, bench.clock.monotonic_ns(), 0)
+    usual, long, other = old_files(bench, 8192, 30_000, 9000)
+    plan = bench.shard.plan_spare()
+    assert (plan.fill, plan.capacity, plan.old) == (False, 32_768, long)
+    writes = bench.fs.counts["write"]
+    spare = plan.run()
+    assert bench.fs.counts["write"] == writes
+    assert spare.file.read_at(0, 32_768) == bytes(32_768)
+    assert not bench.disk.exists(long)
+    bench.disk.power_cut()
+    bench.disk.restart()
+    assert set(read_file(bench.disk, spare.path)) == {0}, "nothing of it comes back"
+    assert [path for _, path in bench.shard.old_files.kept] == [usual, other]
+    assert bench.shard.plan_spare().old is None, "none that is left is half as long"
+
+
+def test_a_writer_that_waits_gets_a_file_of_before_as_it_is_long() -> None:
+    bench = Bench(wal_file_bytes=8192, wal_filled_bytes=4096)
+    usual, _ = old_files(bench, 8000, 30_000)
+    plan = bench.shard.plan_spare(8192, waiting=True)
+    assert (plan.fill, plan.old) == (False, usual), "to cut a long one takes time"
+
+
+def test_a_long_file_is_cut_and_filled_with_zeros_for_a_writer_at_rest() -> None:
+    bench = Bench(wal_file_bytes=8192, wal_filled_bytes=4096)
+    (long,) = old_files(bench, 30_000)
+    plan = bench.shard.plan_spare()
+    assert (plan.fill, plan.old) == (True, long)
+    assert read_file(bench.disk, plan.run().path) == bytes(8192)
+
+
+def test_a_batch_that_needs_a_file_of_its_own_gets_a_new_one() -> None:
+    bench = Bench(wal_file_bytes=8192, wal_filled_bytes=1 << 20)
+    old_files(bench, 8192, 30_000)
+    assert bench.shard.plan_spare(50_000, waiting=True).old is None
+
+
+def test_a_file_is_kept_for_recycling_up_to_the_length_of_a_hurried_writers() -> None:
     shard = Bench().shard
     shard.stats.rotations = 5
-    assert shard.retire([(1, 4000), (2, 1000)]) == [wal_path(1)]
-    assert shard.recyclable == [wal_path(2)]
+    assert shard.retire([(1, 4 * 1024 + 1), (2, 1000), (3, 4 * 1024)]) == [wal_path(1)]
+    assert shard.old_files.kept == [(1000, wal_path(2)), (4096, wal_path(3))]
 
 
 def test_a_file_whose_records_were_all_copied_is_named_once() -> None:

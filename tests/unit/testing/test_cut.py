@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from topics.host.fs import write_all
+from topics.host.fs import read_file, write_all
 from topics.testing.disk import FakeDisk, FakeFile
 
 SEEDS = range(200)
@@ -302,6 +302,21 @@ def test_a_file_counts_as_reserved_until_it_is_overwritten_as_a_whole() -> None:
     assert not disk.is_reserved("/a")
     file.allocate(2 * BLOCK)
     assert not disk.is_reserved("/a"), "it had all of its blocks"
+
+
+def test_a_file_that_was_blanked_holds_its_old_bytes_until_that_is_synced() -> None:
+    found = set()
+    for seed in range(20):
+        disk = FakeDisk(seed)
+        write_all(file := disk.open("/a", write=True, create=True), 0, [b"x" * BLOCK])
+        file.sync()
+        disk.sync_dir("/")
+        file.blank(BLOCK)
+        assert disk.is_reserved("/a")
+        disk.power_cut()
+        disk.restart()
+        found.add(b"x" in read_file(disk, "/a"))
+    assert found == {True, False}
 
 
 def test_what_a_cut_takes_from_reserved_files_is_counted() -> None:

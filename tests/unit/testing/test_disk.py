@@ -249,6 +249,7 @@ def _work(disk: FakeDisk) -> None:
     file.sync()
     write_all(file, 2000, [b"d" * 2000], dsync=True)
     file.truncate(3000)
+    file.blank(2500)
     disk.rename("/d/a.tmp", "/d/a")
     disk.sync_dir("/d")
     disk.remove("/d/a")
@@ -259,15 +260,16 @@ def test_every_mutating_call_counts_once() -> None:
     disk = FakeDisk()
     _work(disk)
     kinds = [line.split()[1] for line in disk.log]
-    assert disk.calls == len(kinds) == 12
+    assert disk.calls == len(kinds) == 13
     assert set(kinds) == {
-        *("mkdir", "sync_dir", "create", "allocate", "write_at", "sync", "truncate", "rename", "remove", "rmdir")
+        *("mkdir", "sync_dir", "create", "allocate", "write_at", "sync", "truncate", "blank", "rename", "remove"),
+        "rmdir",
     }
 
 
 @pytest.mark.parametrize("kind", ["power", "kill"])
 def test_a_crash_comes_in_the_call_it_was_asked_for_and_stops_everything(kind: str) -> None:
-    for n in range(1, 13):
+    for n in range(1, 14):
         disk = FakeDisk(n)
         disk.crash_at(n, "power" if kind == "power" else "kill")
         with pytest.raises(PowerOff):
@@ -302,8 +304,8 @@ def test_a_crash_cannot_be_asked_for_in_the_past() -> None:
     disk = FakeDisk()
     _work(disk)
     with pytest.raises(ValueError):
-        disk.crash_at(12)
-    disk.crash_at(13)
+        disk.crash_at(13)
+    disk.crash_at(14)
     disk.crash_at(None)
     disk.mkdir("/d")
 

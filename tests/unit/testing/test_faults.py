@@ -53,6 +53,17 @@ def test_every_class_of_calls_can_fail_once(call: str) -> None:
     assert fs.counts[call] == 2
 
 
+def test_a_blank_fails_as_an_allocate_does() -> None:
+    disk = FakeDisk()
+    opened(disk, data=b"abc")
+    file = FaultFs(disk, Fault("allocate", error="EIO")).open("/a", write=True)
+    with pytest.raises(OSError, match="EIO"):
+        file.blank(3)
+    assert file.read_at(0, 3) == b"abc"
+    file.blank(3)
+    assert file.read_at(0, 3) == bytes(3)
+
+
 def test_a_full_disk_says_that_nothing_is_left() -> None:
     fs = FaultFs(FakeDisk(), Fault("free", error="ENOSPC"))
     assert fs.free("/") == 0

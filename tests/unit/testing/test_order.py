@@ -64,6 +64,15 @@ def test_allocated_bytes_count_as_unsynced(fs: OrderFs) -> None:
         fs.rename("/a.pre", "/a")
 
 
+def test_blanked_bytes_count_as_unsynced(fs: OrderFs) -> None:
+    file = made(fs, "/a.pre", sync=True)
+    file.blank(1)
+    with pytest.raises(AssertionError):
+        fs.rename("/a.pre", "/a")
+    file.sync()
+    fs.rename("/a.pre", "/a")
+
+
 def test_a_rename_to_another_temporary_name_may_come_early(fs: OrderFs) -> None:
     file = made(fs, "/a.tmp")
     fs.rename("/a.tmp", "/a.pre")
@@ -216,6 +225,8 @@ def test_an_old_wal_file_is_neither_extended_nor_allocated() -> None:
         file.truncate(7)
     with pytest.raises(AssertionError):
         file.allocate(7)
+    with pytest.raises(AssertionError):
+        file.blank(3)
 
 
 def test_an_old_wal_file_may_be_rewritten_as_it_is_and_cut() -> None:
