@@ -8,9 +8,10 @@ rotation holds it up for some syncs.
 from __future__ import annotations
 
 _FACTOR = 4
-_MS = 300
-_SYNCS = 32
-"""A writer that fills a file of usual size in less time, and has it synced no more often, is hurried."""
+_MS = 500
+_SYNCS = 50
+"""A writer that fills a file of usual size in less time, and has it synced no more often, is hurried. So is one that is
+held back as far as it goes, and synced every 10 ms meanwhile."""
 _BYTES_MAX = 1 << 31
 """Offsets in a file have 32 bits."""
 

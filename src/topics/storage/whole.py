@@ -33,7 +33,7 @@ _PAIR_BYTES = 16 * 1024 * 1024
 _GO_BYTES = 8 * 1024 * 1024
 _GO_PAIRS = 16
 """What is put together and made in one go; all its files are open at the end of it."""
-_GOES = 3
+_GOES = 5
 """Goes under way beside the one that is put together."""
 _PAIR_FILES = 4
 _FILES_SHARE = 4

@@ -20,12 +20,12 @@ def after(written: int, took_ms: int, syncs: int, usual: int = USUAL) -> Pace:
 @pytest.mark.parametrize(
     ("written", "took_ms", "syncs", "hurried"),
     [
-        (USUAL, 299, 32, True),
-        (USUAL, 300, 32, False),  # slow
-        (USUAL, 299, 33, False),  # synced too often for syncs to be dear
-        (4 * USUAL, 1199, 128, True),  # a longer file has its share of both
-        (4 * USUAL, 1200, 128, False),
-        (4 * USUAL, 1199, 129, False),
+        (USUAL, 499, 50, True),
+        (USUAL, 500, 50, False),  # slow
+        (USUAL, 499, 51, False),  # synced too often for syncs to be dear
+        (4 * USUAL, 1999, 200, True),  # a longer file has its share of both
+        (4 * USUAL, 2000, 200, False),
+        (4 * USUAL, 1999, 201, False),
         (USUAL // 2, 1, 0, False),  # left early: it tells nothing
     ],
 )
