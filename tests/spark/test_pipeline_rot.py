@@ -172,7 +172,7 @@ def test_loss_that_only_reading_finds_stops_an_export_that_takes_none(
     spark: SparkSession, rotting: Rotting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Written("", losses=(Loss("bad", 5, 9, "cap"),))]
-    monkeypatch.setattr("topics.spark.pipeline._write", lambda *_: found)
+    monkeypatch.setattr("topics.spark.pipeline.write_files", lambda *_: found)
     refused = run(spark, replace(rotting.options, gap_fails=True))
     assert "records 5 to 9 of topic 'bad' are lost (cap) before they were exported" in str(refused.error)
     assert read_status(rotting.options)[0].next_seq == 1

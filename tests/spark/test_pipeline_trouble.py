@@ -364,16 +364,80 @@ def test_folder_of_a_table_may_have_any_name(spark: SparkSession, server: Server
     assert topics.spark.table(spark, str(root / "odd:name"), server.url).count() == 5
 
 
-def test_session_of_an_exporter_is_stopped_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = []
+class Session:
+    """Its Java may die."""
 
-    class Session:
-        def stop(self) -> None:
-            stopped.append(self)
+    def __init__(self) -> None:
+        self.alive = True
+        self.stopped = 0
 
-    monkeypatch.setattr("topics.spark.session", lambda *_: Session())
+    @property
+    def sparkContext(self) -> Any:
+        return self
+
+    @property
+    def _jsc(self) -> Any:
+        return self
+
+    def sc(self) -> Any:
+        return self
+
+    def isStopped(self) -> bool:
+        if not self.alive:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return self.stopped > 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+        if not self.alive:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def parallelize(self, *_: Any) -> Any:
+        self.alive = False
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """Those that were started. Spark's own notes of what runs are as before in the end."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    started: list[Session] = []
+
+    def start(*_: Any) -> Session:
+        started.append(Session())
+        return started[-1]
+
+    monkeypatch.setattr("topics.spark.session", start)
+    for owner, names in (
+        (SparkContext, ("_gateway", "_jvm", "_active_spark_context")),
+        (SparkSession, ("_instantiatedSession", "_activeSession")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    return started
+
+
+def test_session_of_an_exporter_is_stopped_however_it_ends(sessions: list[Session]) -> None:
     exporter = session_of(None, make_console(stderr=True))
     session = exporter.__enter__()
     assert session() is session()
     assert exporter.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None) is False
-    assert len(stopped) == 1
+    assert [one.stopped for one in sessions] == [1]
+
+
+def test_spark_that_died_is_told_and_another_one_is_started(
+    sessions: list[Session], server: Server, topic: str, tmp_path: Path
+) -> None:
+    from pyspark import SparkContext
+
+    server.fill(topic, 0, 10)
+    asked = options(server, topic, tmp_path, tail=True)
+    with session_of(None, make_console(stderr=True)) as session:
+        (done,) = run_round(session, asked)
+        assert re.search("Spark ended while .* perhaps for want of memory: the next round starts", str(done.error))
+        assert [id(session()), id(session())] == [id(sessions[1])] * 2
+        assert SparkContext._gateway is None  # or the next one would talk to nobody
+        sessions[1].alive = False
+    assert [one.stopped for one in sessions] == [1, 1]

@@ -240,11 +240,16 @@ def _check_master(master: str | None) -> None:
 
 @contextmanager
 def _session(master: str | None, errors: Console) -> Iterator[Callable[[], SparkSession]]:
-    """Started when the first file has to be written: a round with nothing to do needs none. Stopped in the end, however
-    that comes: Java would lament in forty lines that Python is gone."""
+    """Started when the first file has to be written: a round with nothing to do needs none. One that ended by itself is
+    forgotten, and another started. Stopped in the end, however that comes: Java would lament in forty lines that Python
+    is gone."""
+    from topics.spark.session import is_running, stop
+
     found: list[SparkSession] = []
 
     def get() -> SparkSession:
+        if found and not is_running(found[0]):
+            stop(found.pop())
         if not found:
             from topics.spark import session
 
@@ -256,7 +261,7 @@ def _session(master: str | None, errors: Console) -> Iterator[Callable[[], Spark
         yield get
     finally:
         for running in found:
-            running.stop()
+            stop(running)
 
 
 def _tell(output: Output, round_of: Iterator[Exported], errors: Console, tail: bool) -> bool:

@@ -24,21 +24,16 @@ from topics.spark.aside import Aside, leftovers
 from topics.spark.history import History
 from topics.spark.options import Options, without_scheme
 from topics.spark.origin import Origin, open_origin
-from topics.spark.packing import pack
-from topics.spark.parts import Shred, Writer, Written
+from topics.spark.parts import Shred, Writer
 from topics.spark.places import Head, Loss, SegmentPlace, Span, joined_losses
 from topics.spark.progress import Progress
 from topics.spark.ranges import without
 from topics.spark.server_origin import ServerOrigin
+from topics.spark.tasks import write_files
 from topics.spark.words import FLAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FILE_SOURCE_BYTES: Final = 768 << 20
-"""Stored bytes for one file: JSON shrinks to a quarter of it or less."""
-SPREAD_BYTES: Final = 32 << 20
-"""Less than this is not worth a task of its own."""
 
 GROUP: Final = "export"
 _GLOB: Final = re.compile(r"[*?[]")
@@ -291,7 +286,7 @@ class Exporter:
         if history.table is None:
             history.create(head, options.shreds)
         writer = Writer(history.folder, self._origin, options.shreds, options.report_corrupt)
-        written = _write(session, writer, spans)
+        written = write_files(session, writer, spans)
         losses = joined_losses(losses + [loss for one in written for loss in one.losses])
         _judge(options, losses)
         gaps = tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses)
@@ -355,32 +350,6 @@ def _plan(
     spans = [span.cut(span.start_seq, min(span.end_seq, end)) for span in spans if span.start_seq < end]
     losses = [replace(loss, gap_to=min(loss.gap_to, end - 1)) for loss in plan.losses if loss.gap_from < end]
     return spans, losses, end
-
-
-def _write(spark: SparkSession | None, writer: Writer, spans: list[Span]) -> list[Written]:
-    partitions = pack(spans, os.cpu_count() or 1, bytes_max=FILE_SOURCE_BYTES, bytes_min=SPREAD_BYTES)
-    if not partitions or spark is None:
-        return []
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    context = spark.sparkContext
-    try:
-        found: list[Written] = context.parallelize(partitions, len(partitions)).map(writer.write).collect()
-    except (PySparkException, Py4JError) as error:
-        raise StorageError(f"the files of {writer.folder} were not written: {_last_words(str(error))}") from error
-    return found
-
-
-def _last_words(text: str) -> str:
-    """What a task died of, without its way through Python and Java: an error of ours, else Python's own, such as that
-    the disk is full, else the first line."""
-    ours = re.findall(r"^topics\.model\.errors\.\w+: (.+)$", text, re.MULTILINE)
-    if ours:
-        return str(ours[-1])
-    _, told, way = text.rpartition("Traceback (most recent call last)")
-    said = re.search(r"^(?:\w+\.)*[A-Z]\w*: .+$", way, re.MULTILINE) if told else None
-    return said[0] if said is not None else text.strip().partition("\n")[0]
 
 
 def read_status(options: PipelineOptions) -> list[Status]:

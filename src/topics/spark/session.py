@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -127,6 +128,39 @@ def activate(spark: SparkSession) -> SparkSession:
     if type(spark).getActiveSession() is None:
         spark.createDataFrame([], "seq bigint")
     return spark
+
+
+def is_running(spark: SparkSession) -> bool:
+    """Whether its Java is there and its context works: either may end by itself, a context with its cluster."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        java = spark.sparkContext._jsc
+        return java is not None and not java.sc().isStopped()
+    except (PySparkException, Py4JError, OSError):
+        return False
+
+
+def stop(spark: SparkSession) -> None:
+    """End it, also where its Java is gone: then Spark's own `stop` fails half way, and would leave the next session to
+    talk to nobody."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    alive = is_running(spark)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that Java is gone
+            spark.stop()
+    except (PySparkException, Py4JError, OSError):
+        alive = False
+    if not alive:
+        with SparkContext._lock:
+            SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def check_spark(*, lake: bool = False) -> None:
