@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from topics.model.errors import Conflict, InvalidRequest, StorageError
-from topics.spark.aside import Aside, leftovers
+from topics.spark.aside import Aside, leftovers, put_aside
 from topics.spark.history import History
 from topics.spark.parts import COLUMNS, Written, open_parquet
 from topics.spark.pipeline import check_folder
@@ -61,18 +61,17 @@ def test_table_that_somebody_else_made_meanwhile_is_a_conflict(tmp_path: Path) -
     assert rows(tmp_path) == 40
 
 
-def test_table_that_was_filled_as_soon_as_it_was_made_is_a_conflict(tmp_path: Path) -> None:
+def test_table_that_another_writer_changed_as_soon_as_it_was_made_is_a_conflict(tmp_path: Path) -> None:
     real = DeltaTable.create
 
     def create(*args: Any, **kwargs: Any) -> DeltaTable:
-        real(*args, **kwargs)
-        with patch.object(DeltaTable, "create", real):
-            export(tmp_path)
+        made = real(*args, **kwargs)
+        made.create_write_transaction([], "append", made.schema())
         return DeltaTable(str(tmp_path / "orders"))
 
     with patch.object(DeltaTable, "create", create), pytest.raises(Conflict, match="as soon as it was made"):
         export(tmp_path)
-    assert rows(tmp_path) == 40
+    assert DeltaTable(str(tmp_path / "orders")).version() == 1
 
 
 def test_two_that_make_the_table_at_once_leave_one_first_version(tmp_path: Path) -> None:
@@ -139,12 +138,14 @@ def test_folder_beside_a_table_is_named_only_if_it_was_put_aside(tmp_path: Path)
     aside = Aside.put(History.load(str(tmp_path), "orders"))
     told = str(leftovers(folder, "orders"))
     assert (told.count(aside.path), told.count("is the table of")) == (3, 1)
+    assert put_aside(folder, "orders") == told
     with patch("shutil.rmtree", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         aside.drop()
     half = f"{folder}.gone-{aside.mark}"
     assert leftovers(folder, "orders") == (
         f"{half} is the rest of a table of topic 'orders' that was being removed: rm -r {half}"
     )
+    assert put_aside(folder, "orders") is None
     assert leftovers(str(tmp_path / "nowhere" / "orders"), "orders") is None
 
 

@@ -1,8 +1,8 @@
 """A history table: a Delta table that is its own checkpoint.
 
 Every commit carries the transaction `topics:<store>-<topic_id>` whose version is the next seq to export. Mark, plan and
-commit use one loaded table; a commit that finds the table changed fails, and nothing of it is tried again: the next
-round loads the table anew and starts from its mark.
+commit use one loaded table; a commit that finds the table changed, or another one in its place, fails, and nothing of
+it is tried again: the next round loads the table anew and starts from its mark.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,7 @@ from topics.model.errors import Conflict, InvalidConfig, InvalidRequest, Storage
 from topics.spark.joining import TableFile, choose, join
 from topics.spark.parts import Shred, Written, table_schema
 from topics.spark.places import Head, Loss
+from topics.spark.turns import changed_since, sync_version, turn_at
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -80,12 +83,24 @@ def open_table(folder: str) -> DeltaTable:
     try:
         table: DeltaTable = delta().DeltaTable(folder)
     except (DeltaError, OSError) as error:
-        raise StorageError(
-            f"the table {folder} cannot be read ({error}): restore its folder from a backup, or move it away and have "
-            "it written anew",
-            path=folder,
-        ) from None
+        raise _unreadable(folder, error) from None
     return table
+
+
+def _unreadable(folder: str, error: Exception) -> StorageError:
+    return StorageError(
+        f"the table {folder} cannot be read ({words_of(error)}): restore its folder from a backup, or move it away and "
+        "have it written anew",
+        path=folder,
+    )
+
+
+def _is_used(folder: str) -> bool:
+    """A log without a first commit is a table that somebody is about to make, or died while making it."""
+    try:
+        return bool(set(os.listdir(folder)) - {"_delta_log"})
+    except OSError:
+        return False
 
 
 @dataclass(slots=True)
@@ -96,16 +111,18 @@ class History:
     topic: str
     table: DeltaTable | None
     """None: not there yet."""
+    made: str | None = None
+    """The id of the table, where it was us who made it."""
 
     @classmethod
     def load(cls, root: str, topic: str) -> History:
         folder = os.path.join(root, topic)
-        if not is_table(folder, "name another one with --table"):
-            # A log without a first commit is a table that somebody is about to make, or died while making it.
-            if os.path.isdir(folder) and set(os.listdir(folder)) - {"_delta_log"}:
+        there = is_table(folder, "name another one with --table")
+        if not there and _is_used(folder):
+            there = is_table(folder)  # somebody may have made it since
+            if not there:
                 raise InvalidRequest(f"{folder} is not empty and not a Delta table: name another folder with --table")
-            return cls(folder, topic, None)
-        return cls(folder, topic, open_table(folder))
+        return cls(folder, topic, open_table(folder) if there else None)
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -126,7 +143,8 @@ class History:
                 f"topic {self.topic!r} was dropped and made again since its table {self.folder} was written: "
                 "--recreated rebuild replaces the table, --recreated new keeps it aside and starts another"
             )
-        found = self.table.transaction_version(app_id(head.id))
+        with self._reading():
+            found = self.table.transaction_version(app_id(head.id))
         mark = 1 if found is None else int(found)
         if mark > head.head_seq + 1:
             raise Conflict(
@@ -136,14 +154,23 @@ class History:
         return mark
 
     def create(self, head: Head, shreds: tuple[Shred, ...]) -> None:
-        """Make the table; Conflict if another exporter does so too. It is read back as it is by then, and what the
-        other one has put into it meanwhile is not known to our plan: its version must still be the first."""
+        """Make the table; Conflict if another exporter does so too. It is read back as it is by then, and what another
+        writer has put into it meanwhile is not known to our plan: its version must still be the first."""
+
+        with turn_at(self.folder):
+            table = self._created(head, shreds)
+            if table.version() != 0:
+                raise Conflict(f"the table {self.folder} was changed by somebody else as soon as it was made")
+            self.table, self.made = table, str(table.metadata().id)
+        self.sync()
+
+    def _created(self, head: Head, shreds: tuple[Shred, ...]) -> DeltaTable:
         from deltalake.exceptions import DeltaError
 
         lake = delta()
         store, _, topic_id = head.id.rpartition("-")
         try:
-            self.table = lake.DeltaTable.create(
+            table: DeltaTable = lake.DeltaTable.create(
                 self.folder,
                 table_schema(shreds),
                 mode="error",
@@ -156,8 +183,13 @@ class History:
             if _is_refusal(error):
                 raise Conflict(f"the table {self.folder} was not made, somebody else did so first ({error})") from None
             raise StorageError(f"the table {self.folder} was not made ({words_of(error)})", path=self.folder) from None
-        if self.table.version() != 0:
-            raise Conflict(f"the table {self.folder} was changed by somebody else as soon as it was made")
+        return table
+
+    def sync(self) -> None:
+        """What the loaded table says outlasts a power cut; before that nobody may rely on it. StorageError if nobody
+        knows."""
+        if self.table is not None:
+            sync_version(self.folder, self.table.version())
 
     def check_columns(self, shreds: tuple[Shred, ...]) -> None:
         """Conflict if the table was made with other columns, or with one of them as another type: Delta takes files
@@ -178,8 +210,9 @@ class History:
             )
 
     def commit(self, head: Head, next_seq: int, files: list[Written], losses: list[Loss]) -> None:
-        """Once; whatever goes wrong ends the round. An error may come after the commit was made (its answer was lost,
-        a step that follows it failed), so the table is asked before anybody is told that nothing happened."""
+        """Once, and for good; whatever goes wrong ends the round. An error may come after the commit was made (its
+        answer was lost, a step that follows it failed), so the table is asked before anybody is told that nothing
+        happened."""
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
 
@@ -194,26 +227,28 @@ class History:
         told["topics.restated"] = str(restated_ms)
         if gaps:
             told["topics.gaps"] = json.dumps(gaps)
-        try:
-            self.table.create_write_transaction(
-                actions,
-                mode="append",
-                schema=self.table.schema(),
-                commit_properties=CommitProperties(
-                    custom_metadata=told,
-                    max_commit_retries=0,
-                    app_transactions=[Transaction(app_id(head.id), next_seq)],
-                ),
-            )
-        except Exception as error:
-            if not self._holds(told["topics.round"]):
-                if isinstance(error, OSError):
-                    raise StorageError(
-                        f"the table {self.folder} was not changed ({words_of(error)})", path=self.folder
+        properties = CommitProperties(
+            custom_metadata=told, max_commit_retries=0, app_transactions=[Transaction(app_id(head.id), next_seq)]
+        )
+        version = self.table.version() + 1
+        with turn_at(self.folder):
+            changed = changed_since(self.folder, self.table)
+            if changed is not None:
+                raise Conflict(f"the table {self.folder} was not changed, {changed}")
+            try:
+                self.table.create_write_transaction(
+                    actions, mode="append", schema=self.table.schema(), commit_properties=properties
+                )
+            except Exception as error:
+                if not self._holds(told["topics.round"]):
+                    if isinstance(error, OSError):
+                        raise StorageError(
+                            f"the table {self.folder} was not changed ({words_of(error)})", path=self.folder
+                        ) from None
+                    raise Conflict(
+                        f"the table {self.folder} was not changed, somebody else did so first ({error})"
                     ) from None
-                raise Conflict(
-                    f"the table {self.folder} was not changed, somebody else did so first ({error})"
-                ) from None
+        sync_version(self.folder, version)
 
     def _holds(self, round_id: str) -> bool:
         """Whether the commit of that round is in the table; Conflict if the table does not tell."""
@@ -236,7 +271,7 @@ class History:
         try:
             joined = self._join()
             self._vacuum()
-        except (DeltaError, OSError):  # a file that the other one's tidying took is an OSError
+        except (DeltaError, OSError, Conflict):  # a file that the other one's tidying took is an OSError
             return 0
         return joined
 
@@ -256,12 +291,18 @@ class History:
             actions.append(AddAction(one.path, one.size, {}, now_ms, False, one.stats))
             actions += [RemoveAction(file.path, False, now_ms, file.size, {}) for file in run]
         fewer = sum(map(len, runs)) - len(runs)
-        table.create_write_transaction(
-            actions,
-            mode="append",
-            schema=table.schema(),
-            commit_properties=CommitProperties(custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0),
-        )
+        version = table.version() + 1
+        with turn_at(self.folder):
+            changed = changed_since(self.folder, table)
+            if changed is not None:
+                raise Conflict(f"small files of the table {self.folder} were not joined, {changed}")
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                commit_properties=CommitProperties(custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0),
+            )
+        sync_version(self.folder, version)
         return fewer
 
     def _joined(self, run: list[TableFile]) -> Written:
@@ -283,24 +324,41 @@ class History:
         table = delta().DeltaTable(self.folder)
         table.vacuum(VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A loaded table still reads its log, which somebody may have moved away since."""
+        from deltalake.exceptions import DeltaError
+
+        assert self.table is not None
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            changed = changed_since(self.folder, self.table)
+            if changed is not None:
+                raise Conflict(f"the table {self.folder} cannot be read any more, {changed}") from None
+            raise _unreadable(self.folder, error) from None
+
     def gaps(self) -> list[tuple[int, int, str]]:
         """What was lost before it could be exported, as the commits tell it, some of them again."""
         if self.table is None:
             return []
-        found = [json.loads(entry["topics.gaps"]) for entry in self.table.history() if "topics.gaps" in entry]
+        with self._reading():
+            found = [json.loads(entry["topics.gaps"]) for entry in self.table.history() if "topics.gaps" in entry]
         return sorted({(int(low), int(high), str(why)) for gaps in found for low, high, why in gaps})
 
     def _restated_ms(self) -> int:
         """When a commit last told all gaps there were, as the newest of ours says; 0 if none says so."""
         assert self.table is not None
-        told = (entry["topics.restated"] for entry in self.table.history(FEW_COMMITS) if "topics.restated" in entry)
-        return int(next(told, 0))
+        with self._reading():
+            commits = self.table.history(FEW_COMMITS)
+        return int(next((entry["topics.restated"] for entry in commits if "topics.restated" in entry), 0))
 
     def numbers(self) -> tuple[int, int, int]:
         """(rows, files, bytes)."""
         if self.table is None:
             return 0, 0, 0
-        rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
+        with self._reading():
+            rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
         return sum(map(int, rows)), len(sizes), sum(map(int, sizes))
 
 

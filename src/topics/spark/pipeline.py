@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.host.fs import OsFs
-from topics.model.errors import Conflict, InvalidRequest, RecordsLost, StorageError, TopicsError
-from topics.spark.aside import Aside, leftovers
+from topics.model.errors import Conflict, InvalidRequest, NotFound, RecordsLost, StorageError, TopicsError
+from topics.spark.aside import Aside, leftovers, put_aside
 from topics.spark.history import History
 from topics.spark.options import Options, without_scheme
 from topics.spark.origin import Origin, open_origin
@@ -125,6 +125,15 @@ def chosen(options: PipelineOptions, origin: Origin) -> tuple[dict[str, Head], d
     return heads, refused
 
 
+def head_of(origin: Origin, name: str) -> Head:
+    """Where the topic stands now. What was known at the beginning of a round is older than what others have exported
+    since, and a table must not seem to be ahead of its topic for that."""
+    head = origin.heads({name: 1}).get(name)
+    if head is None or head.durable_seq is None:
+        raise NotFound(f"topic {name!r} was dropped in the meantime", topic=name)
+    return head
+
+
 def folder_of(text: str) -> str:
     """The folder that `--table` means; InvalidRequest if it is none."""
     path = without_scheme(text)
@@ -157,11 +166,25 @@ def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> It
     heads, refused = chosen(options, origin)
     for name, why in refused.items():
         yield Exported(name, 0, 0, error=why)
-    exporter = Exporter(spark, options, origin)
-    for name, head in sorted(heads.items()):
+    yield from _each(options, heads, Exporter(spark, options, origin).export)
+
+
+def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
+    """Write every chosen table anew; the old one goes when its successor is complete. A topic's own trouble is told and
+    does not stop the others."""
+    check_folder(options.table)
+    origin = options.origin()
+    heads, refused = chosen(options, origin)
+    if refused:
+        raise InvalidRequest("; ".join(refused.values()))
+    yield from _each(options, heads, Exporter(spark, options, origin).rebuild)
+
+
+def _each(options: PipelineOptions, names: Iterable[str], do: Callable[[str], Exported]) -> Iterator[Exported]:
+    for name in sorted(names):
         began = time.monotonic()
         try:
-            done = exporter.export(name, head)
+            done = do(name)
         except TopicsError as error:
             done = Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
         yield _with_leftovers(options, done)
@@ -218,10 +241,10 @@ class Exporter:
         self._origin = origin
         self._marks = Marks(options, origin)
 
-    def export(self, name: str, head: Head) -> Exported:
+    def export(self, name: str) -> Exported:
         """What the topic's table does not have yet."""
         options = self._options
-        history = History.load(options.table, name)
+        history, head = self._loaded(name)
         try:
             mark = history.mark(head)
         except Conflict:
@@ -232,10 +255,10 @@ class Exporter:
             history.check_columns(options.shreds)
         return self._export(history, head, mark)
 
-    def rebuild(self, name: str, head: Head) -> Exported:
+    def rebuild(self, name: str) -> Exported:
         """The topic's table anew, at least as far as it goes now."""
         drop_lost = self._options.drop_lost
-        history = History.load(self._options.table, name)
+        history, head = self._loaded(name)
         if history.table is None:
             return self._export(history, head, 1)
         try:
@@ -250,6 +273,15 @@ class Exporter:
             held.check((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in plan.losses)
         return self._write_anew(history, head, least, held)
 
+    def _loaded(self, name: str) -> tuple[History, Head]:
+        """The table, and where its topic stands; Conflict where another table of the topic is put aside. Both are asked
+        for after the table is loaded: who puts one aside leaves none, and what is in a table was in its topic."""
+        history = History.load(self._options.table, name)
+        aside = put_aside(history.folder, name)
+        if aside is not None:
+            raise Conflict(aside)
+        return history, head_of(self._origin, name)
+
     def _write_anew(
         self, history: History, head: Head, least: int = 1, held: Held | None = None, keep: bool = False
     ) -> Exported:
@@ -257,24 +289,31 @@ class Exporter:
         when its successor is complete, unless it is to be kept aside. What is `held` must be in the successor, too."""
         aside = Aside.put(history)
         try:
-            done = self._export(history, head, 1, least, held)
+            done = self._commit(history, head, 1, least, held)
         except BaseException:
-            aside.back()
+            aside.back(history.made)
             raise
+        # Its successor is complete from here on, whatever comes.
+        note = None
         try:
-            if not keep:
+            if keep:
+                note = f"the table before it is {aside.keep()}"
+            else:
                 aside.drop()
-                return done
-            note = f"the table before it is {aside.keep()}"
-        except StorageError as error:  # its successor is complete all the same
+        except TopicsError as error:
             note = error.message
-        return replace(done, note=_joined_notes(done.note, note))
+        return self._end(history, head, done, note)
 
-    def _export(self, history: History, head: Head, mark: int, least: int = 0, held: Held | None = None) -> Exported:
-        """What lies behind the mark. With `least` a table is made in any case, and goes at least that far. What is
-        `held` must be in it, or nothing is committed: the server would let go of what only the new table has."""
+    def _export(self, history: History, head: Head, mark: int) -> Exported:
+        """What lies behind the mark."""
+        return self._end(history, head, self._commit(history, head, mark))
+
+    def _commit(self, history: History, head: Head, mark: int, least: int = 0, held: Held | None = None) -> Exported:
+        """With `least` a table is made in any case, and goes at least that far. What is `held` must be in it, or
+        nothing is committed: the server would let go of what only the new table has."""
         began = time.monotonic()
         options, name = self._options, history.topic
+        history.sync()  # whoever committed its mark may have died before it was durable
         note = self._marks.tell(name, head, mark)
         spans, losses, end = _plan(options, self._origin, name, head, mark, least)
         _judge(options, losses)
@@ -293,12 +332,6 @@ class Exporter:
         if held is not None:
             held.check(gaps)  # rot, and what was lost since, is found by reading alone
         history.commit(head, end, written, losses)
-        note = self._marks.tell(name, head, end, committed=True)
-        joined = 0
-        try:
-            joined = history.tidy() if options.compact else 0
-        except StorageError as error:
-            note = _joined_notes(note, error.message)
         return Exported(
             name,
             mark,
@@ -309,9 +342,21 @@ class Exporter:
             seconds=time.monotonic() - began,
             lag=head.head_seq + 1 - end,
             gaps=gaps,
-            joined=joined,
             note=note,
         )
+
+    def _end(self, history: History, head: Head, done: Exported, note: str | None = None) -> Exported:
+        """What follows a commit and cannot undo it."""
+        if history.table is None or (done.end_seq == done.start_seq and not history.made):
+            return done
+        began = time.monotonic()
+        told, joined = self._marks.tell(done.topic, head, done.end_seq, committed=True), 0
+        try:
+            joined = history.tidy() if self._options.compact else 0
+        except StorageError as error:
+            note = _joined_notes(note, error.message)
+        seconds = done.seconds + time.monotonic() - began
+        return replace(done, joined=joined, seconds=seconds, note=_joined_notes(told, note))
 
 
 def _judge(options: PipelineOptions, losses: list[Loss]) -> None:
@@ -326,7 +371,9 @@ def _judge(options: PipelineOptions, losses: list[Loss]) -> None:
 
 def _with_leftovers(options: PipelineOptions, done: Exported) -> Exported:
     left = leftovers(os.path.join(options.table, done.topic), done.topic)
-    return done if left is None else replace(done, note=_joined_notes(done.note, left))
+    if left is None or left == done.error:
+        return done
+    return replace(done, note=_joined_notes(done.note, left))
 
 
 def _joined_notes(*notes: str | None) -> str | None:
@@ -359,7 +406,8 @@ def read_status(options: PipelineOptions) -> list[Status]:
     found = [_problem(options, name, 0, why) for name, why in refused.items()]
     for name, head in sorted(heads.items()):
         try:
-            found.append(_status(History.load(options.table, name), head))
+            history = History.load(options.table, name)
+            found.append(_status(history, head_of(origin, name)))
         except TopicsError as error:
             found.append(_problem(options, name, head.head_seq, error.message))
     return found
@@ -381,15 +429,3 @@ def _status(history: History, head: Head) -> Status:
 def _problem(options: PipelineOptions, name: str, head_seq: int, why: str) -> Status:
     """Nothing is known of the table."""
     return Status(name, os.path.join(options.table, name), False, 0, 0, 0, 1, head_seq, head_seq, (), why)
-
-
-def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
-    """Write every chosen table anew; the old one goes when its successor is complete."""
-    check_folder(options.table)
-    origin = options.origin()
-    heads, refused = chosen(options, origin)
-    if refused:
-        raise InvalidRequest("; ".join(refused.values()))
-    exporter = Exporter(spark, options, origin)
-    for name, head in sorted(heads.items()):
-        yield _with_leftovers(options, exporter.rebuild(name, head))
