@@ -23,12 +23,12 @@ class _Tasks:
         self._parts = parts
         self._do = do
 
-    def map(self, do: Callable[[Any], Any]) -> _Tasks:
+    def flatMap(self, do: Callable[[Any], Any]) -> _Tasks:
         return _Tasks(self._parts, do)
 
     def collect(self) -> list[Any]:
         do = pickle.loads(pickle.dumps(self._do))
-        return [do(part) for part in pickle.loads(pickle.dumps(self._parts))]
+        return [found for part in pickle.loads(pickle.dumps(self._parts)) for found in do(part)]
 
 
 class _Context:

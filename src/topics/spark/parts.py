@@ -1,4 +1,4 @@
-"""One Parquet file of a history table: written by a task, described by a few numbers for the driver's commit."""
+"""The Parquet files of a history table: written by tasks, described by a few numbers each for the driver's commit."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ _WANT: Final = COLUMN_TS | COLUMN_TAG | COLUMN_NODE | COLUMN_KEY | COLUMN_DATA |
 
 ROW_GROUP_BYTES: Final = 64 << 20
 """Of decoded columns: a segment alone would make groups so small that readers spend their time between them."""
+
+FILE_BYTES: Final = 256 << 20
+"""As written: a larger file would keep one task of a reader busy alone, however well the records shrink."""
 
 SHREDDED: Final = {
     "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "boolean": pa.bool_(),
@@ -113,9 +116,16 @@ class PartFile:
         self._writer: pq.ParquetWriter | None = None
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
+        self._size = 0
+        self._size_of_group = 0
         self._rows = 0
         self._bounds: dict[str, list[Any]] = {}
         self._nulls: dict[str, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Another row group like the largest one would make it too large."""
+        return self._size + self._size_of_group > FILE_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
@@ -136,6 +146,9 @@ class PartFile:
         assert self._writer is not None
         batches, self._gathered, self._gathered_bytes = self._gathered, [], 0
         self._writer.write_table(pa.Table.from_batches(batches))
+        size = os.path.getsize(self._path)
+        self._size_of_group = max(self._size_of_group, size - self._size)
+        self._size = size
 
     def finish(self, losses: tuple[Loss, ...] = ()) -> Written:
         if self._writer is None:
@@ -151,8 +164,10 @@ class PartFile:
         return Written(self._name, os.path.getsize(self._path), self._rows, self._stats(), losses)
 
     def discard(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        """May be called again."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
             os.unlink(self._path)
 
     def _stats(self) -> str:
@@ -162,7 +177,7 @@ class PartFile:
 
 @dataclass(slots=True)
 class Writer:
-    """Reads spans and writes one file into `folder`."""
+    """Reads spans and writes files into `folder`: one, unless that would become too large."""
 
     folder: str
     origin: Origin
@@ -170,20 +185,28 @@ class Writer:
     report_corrupt: bool = False
     """Damaged records are losses; else they are an error."""
 
-    def write(self, spans: list[Span]) -> Written:
+    def write(self, spans: list[Span]) -> list[Written]:
+        """The files in the order of their seqs; the last one has the losses of all."""
         schema = table_schema(self.shreds)
         losses: list[Loss] = []
+        written: list[Written] = []
         file = PartFile(self.folder, spans[0].start_seq, schema)
         try:
             for item in self.origin.read(spans, Wanted(_WANT, True, Filter())):
                 if isinstance(item, Loss | Damage):
                     losses.append(self._judged(item))
                 elif item.count:
+                    if file.is_full:
+                        written.append(file.finish())
+                        file = PartFile(self.folder, item.seq[0].as_py(), schema)
                     file.add(self._batch(item, schema))
+            written.append(file.finish(tuple(joined_losses(losses))))
         except BaseException:
             file.discard()
+            for one in written:
+                os.unlink(os.path.join(self.folder, one.path))
             raise
-        return file.finish(tuple(joined_losses(losses)))
+        return written
 
     def _judged(self, item: Loss | Damage) -> Loss:
         """CorruptFile or RecordsLost if rot took it and the export is not to go on without it."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_SOURCE_BYTES: Final = 768 << 20
-"""Stored bytes for one task: JSON shrinks to a quarter of it or less, and then they are one file."""
+"""Stored bytes for one task: JSON shrinks to a third of it or less as a rule, and then they become one file."""
 SPREAD_BYTES: Final = 32 << 20
 """Less than this is not worth a task of its own."""
 
@@ -30,7 +30,7 @@ def write_files(spark: SparkSession | None, writer: Writer, spans: list[Span]) -
 
     try:
         tasks = spark.sparkContext.parallelize(partitions, len(partitions))
-        found: list[Written] = tasks.map(writer.write).collect()
+        found: list[Written] = tasks.flatMap(writer.write).collect()
     except (PySparkException, Py4JError, OSError) as error:
         if not is_running(spark):
             raise StorageError(
