@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
-from tests.spark import test_pipeline, test_pipeline_kills, test_sink_kills
+from tests.spark import test_pipeline, test_pipeline_kills, test_pipeline_turns, test_sink_kills
 from tests.spark.conftest import Server, start_session
 from tests.spark.proxy import Moment, Proxy, proxied
 from tests.spark.works import Kind
@@ -80,6 +80,12 @@ class Round:
         test_pipeline.test_two_exporters_at_once_export_each_record_once(self.spark, self.server, topic, self.folder)
         return "nobody, two exporters at once"
 
+    def race_rebuilds(self) -> str:
+        topic = f"rebuilt{self.number}"
+        self.server.client.create(topic, durability="fsync")
+        test_pipeline_turns.test_rounds_and_rebuilds_at_once_leave_each_record_once(self.server, topic, self.folder)
+        return "nobody, rounds and rebuilds at once"
+
 
 # What takes a session of its own is drawn less often.
 WAYS: Final[tuple[tuple[Callable[[Round], str], int], ...]] = (
@@ -87,6 +93,7 @@ WAYS: Final[tuple[tuple[Callable[[Round], str], int], ...]] = (
     (Round.kill_worker, 4),
     (Round.kill_commit, 4),
     (Round.race_exporters, 4),
+    (Round.race_rebuilds, 4),
     (Round.kill_driver, 1),
     (Round.kill_exporter, 1),
 )

@@ -205,7 +205,7 @@ def test_losses_that_follow_each_other_for_one_reason_are_one() -> None:
 def test_commands_say_whether_rot_is_to_be_reported(monkeypatch: pytest.MonkeyPatch, word: Any) -> None:
     asked: list[PipelineOptions] = []
 
-    def none(_session: Any, options: PipelineOptions) -> Iterator[Any]:
+    def none(_session: Any, options: PipelineOptions, _doing: Any) -> Iterator[Any]:
         asked.append(options)
         return iter(())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
+from rich.text import Text
 
 from topics.cli.exits import WrongUsage
 from topics.cli.output import Output, make_console
@@ -21,6 +22,7 @@ from topics.model.errors import InvalidRequest, Unavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from topics.spark.doing import Doing, Writing
     from topics.spark.pipeline import Exported, PipelineOptions
 
 EXAMPLES: Final = """Examples:
@@ -97,14 +99,15 @@ def run(
     )
     _check_master(master)
     output, errors = Output(json=json), make_console(stderr=True)
+    from topics.spark.doing import Doing
     from topics.spark.pipeline import run_round
 
-    rounds = 0
+    rounds, doing = 0, Doing()
     with _session(master, errors) as session:
         while True:
             began = time.monotonic()
             try:
-                failed = _tell(output, run_round(session, options), errors, tail)
+                failed = _tell(output, run_round(session, options, doing), errors, tail, doing)
             except Unavailable as error:
                 if once or not rounds:
                     raise
@@ -180,13 +183,14 @@ def rebuild(
     json
         Print JSON, one object a line.
     """
+    from topics.spark.doing import Doing
     from topics.spark.pipeline import rebuild as rebuild_tables
 
     options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
     _check_master(master)
-    errors = make_console(stderr=True)
+    errors, doing = make_console(stderr=True), Doing()
     with _session(master, errors) as session:
-        return int(_tell(Output(json=json), rebuild_tables(session, options), errors, tail))
+        return int(_tell(Output(json=json), rebuild_tables(session, options, doing), errors, tail, doing))
 
 
 def _options(
@@ -264,11 +268,34 @@ def _session(master: str | None, errors: Console) -> Iterator[Callable[[], Spark
             stop(running)
 
 
-def _tell(output: Output, round_of: Iterator[Exported], errors: Console, tail: bool) -> bool:
+class Watched:
+    """What a round is at, as a line that rich draws many times a second; it looks again once a second."""
+
+    def __init__(self, doing: Doing, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._doing = doing
+        self._monotonic = monotonic
+        self._line, self._until = "", 0.0
+
+    def __rich__(self) -> Text:
+        now = self._monotonic()
+        if now >= self._until:
+            self._line, self._until = _doing_line(self._doing.now), now + 1
+        return Text(self._line)
+
+
+def _doing_line(writing: Writing | None) -> str:
+    if writing is None:
+        return "exporting"
+    line = f"exporting {writing.topic}: {writing.records:,} records"
+    size, seconds = writing.bytes(), writing.seconds()
+    return f"{line}, {_size(size)} written ({size / 1e6 / seconds:.1f} MB/s)" if size and seconds else line
+
+
+def _tell(output: Output, round_of: Iterator[Exported], errors: Console, tail: bool, doing: Doing) -> bool:
     """True if a topic failed."""
     failed = False
     while True:
-        with errors.status("exporting"):
+        with errors.status(Watched(doing)):
             done = next(round_of, None)
         if done is None:
             return failed

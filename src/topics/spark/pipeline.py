@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from topics.host.fs import OsFs
 from topics.model.errors import Conflict, InvalidRequest, NotFound, RecordsLost, StorageError, TopicsError
 from topics.spark.aside import Aside, leftovers, put_aside
+from topics.spark.doing import Doing
 from topics.spark.history import History
 from topics.spark.options import Options, without_scheme
 from topics.spark.origin import Origin, open_origin
@@ -159,17 +160,21 @@ def check_folder(root: str) -> None:
         ) from None
 
 
-def run_round(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
+def run_round(
+    spark: Callable[[], SparkSession], options: PipelineOptions, doing: Doing | None = None
+) -> Iterator[Exported]:
     """One round over all chosen topics. A topic's own trouble is told and does not stop the others."""
     check_folder(options.table)
     origin = options.origin()
     heads, refused = chosen(options, origin)
     for name, why in refused.items():
         yield Exported(name, 0, 0, error=why)
-    yield from _each(options, heads, Exporter(spark, options, origin).export)
+    yield from _each(options, heads, Exporter(spark, options, origin, doing).export)
 
 
-def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iterator[Exported]:
+def rebuild(
+    spark: Callable[[], SparkSession], options: PipelineOptions, doing: Doing | None = None
+) -> Iterator[Exported]:
     """Write every chosen table anew; the old one goes when its successor is complete. A topic's own trouble is told and
     does not stop the others."""
     check_folder(options.table)
@@ -177,7 +182,7 @@ def rebuild(spark: Callable[[], SparkSession], options: PipelineOptions) -> Iter
     heads, refused = chosen(options, origin)
     if refused:
         raise InvalidRequest("; ".join(refused.values()))
-    yield from _each(options, heads, Exporter(spark, options, origin).rebuild)
+    yield from _each(options, heads, Exporter(spark, options, origin, doing).rebuild)
 
 
 def _each(options: PipelineOptions, names: Iterable[str], do: Callable[[str], Exported]) -> Iterator[Exported]:
@@ -235,11 +240,14 @@ class Held:
 class Exporter:
     """What the topics of a round have in common: the session, the options, where topics are read and who is told."""
 
-    def __init__(self, spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkSession], options: PipelineOptions, origin: Origin, doing: Doing | None = None
+    ) -> None:
         self._spark = spark
         self._options = options
         self._origin = origin
         self._marks = Marks(options, origin)
+        self._doing = doing or Doing()
 
     def export(self, name: str) -> Exported:
         """What the topic's table does not have yet."""
@@ -325,7 +333,8 @@ class Exporter:
         if history.table is None:
             history.create(head, options.shreds)
         writer = Writer(history.folder, self._origin, options.shreds, options.report_corrupt)
-        written = write_files(session, writer, spans)
+        with self._doing.writing(name, sum(span.count for span in spans), history.folder):
+            written = write_files(session, writer, spans)
         losses = joined_losses(losses + [loss for one in written for loss in one.losses])
         _judge(options, losses)
         gaps = tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses)

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import io
+import re
+import time
+from pathlib import Path
 
-from topics.cli.pipeline import _line
+import pytest
+from rich.console import Console
+
+from topics.cli.pipeline import Watched, _line
+from topics.spark.doing import Doing
 from topics.spark.pipeline import Exported
 
 
@@ -33,3 +40,29 @@ def test_small_export_is_told_in_small_units_and_a_large_one_with_its_rate() -> 
 def test_failed_export_is_told_with_what_was_noted() -> None:
     failed = Exported("orders", 0, 0, error="no room", note="the old table lies beside it")
     assert _line(failed, True) == "orders: failed: no room; the old table lies beside it"
+
+
+def test_terminal_shows_what_a_long_export_has_written_so_far(tmp_path: Path) -> None:
+    (tmp_path / "part-1.parquet").write_bytes(bytes(9_000_000))
+    now = [0.0]
+    doing = Doing()
+    watched = Watched(doing, lambda: now[0])
+    assert str(watched.__rich__()) == "exporting"
+    with doing.writing("orders", 12_000_000, str(tmp_path)):
+        assert str(watched.__rich__()) == "exporting"  # it looks once a second
+        now[0] += 1
+        assert str(watched.__rich__()) == "exporting orders: 12,000,000 records"
+        (tmp_path / "part-2.parquet").write_bytes(bytes(5_000_000))
+        now[0] += 1
+        line = r"exporting orders: 12,000,000 records, 5\.0 MB written \([\d.]+ MB/s\)"
+        assert re.fullmatch(line, str(watched.__rich__()))
+        terminal = io.StringIO()
+        with Console(file=terminal, force_terminal=True, width=100).status(Watched(doing)):
+            time.sleep(0.2)
+        assert "5.0 MB written" in terminal.getvalue()
+        (tmp_path / "part-1.parquet").unlink()
+        tmp_path.rename(tmp_path.with_name("away"))
+        now[0] += 1
+        assert str(watched.__rich__()) == "exporting orders: 12,000,000 records"
+    now[0] += 1
+    assert str(watched.__rich__()) == "exporting"
