@@ -105,6 +105,7 @@ def test_the_token_comes_from_the_environment_and_is_never_shown() -> None:
         ({"timeout": "0ms"}, "option timeout is '0ms'"),
         ({"tag": ""}, "option tag is empty: leave it out to read everything"),
         ({"key": ""}, "option key is empty"),
+        ({"allowLive": "true"}, "option allowLive is for a directory (option path)"),
         ({"provider": "topics"}, "CREATE TEMPORARY VIEW orders USING topics"),
         ({"startTs": "2026-02-01", "endTs": "2026-01-01"}, "ends at 2026-01-01, before it begins at 2026-02-01"),
     ],
@@ -178,6 +179,7 @@ def test_what_every_record_has_is_never_null_unless_gaps_are_rows() -> None:
 def test_batch_and_stream_refuse_what_is_for_the_other() -> None:
     schema = one("seq", LongType())
     assert "is for streams" in refused(lambda: batch_reader({**URL, "maxRecordsPerTrigger": "5"}, schema))
+    assert "maxTriggerDelay is for streams" in refused(lambda: batch_reader({**URL, "maxTriggerDelay": "5s"}, schema))
     assert "cannot start at latest" in refused(lambda: batch_reader({**URL, "startingOffsets": "latest"}, schema))
     assert "a stream has no end" in refused(lambda: stream_reader({**URL, "endSeq": "5"}, schema))
     assert "is for streams" in refused(lambda: batch_reader({**URL, "group": "readers"}, schema))

@@ -238,6 +238,19 @@ def test_overwriting_and_unknown_columns_are_refused(spark: SparkSession, server
         frame.select("data").write.format("topics").mode("overwrite").options(url=server.url, topic=topic).save()
 
 
+def test_folder_to_write_to_is_refused(spark: SparkSession, server: Server, topic: str, tmp_path: Path) -> None:
+    server.fill(topic, 0, 3)
+    asked = {"url": server.url, "topic": f"{topic}.out", "checkpointLocation": str(tmp_path)}
+    writer = spark.range(1).selectExpr("cast(id as string) as data").write.format("topics").mode("append")
+    with pytest.raises(Exception, match="option path is '/some/path'"):
+        writer.options(**asked).save("/some/path")
+    stream = spark.readStream.format("topics").options(**server.options(topic)).load().select("data")
+    query = stream.writeStream.format("topics").options(**asked).trigger(availableNow=True).start("/some/path")
+    with pytest.raises(Exception, match="option path is '/some/path'"):
+        query.awaitTermination(60)
+    assert f"{topic}.out" not in {one.topic for one in server.client.topics()}
+
+
 def test_server_that_is_gone_is_named(spark: SparkSession, topic: str) -> None:
     """Every try of Spark's waits for the server to come back, here only for a moment."""
     gone = {"url": "http://127.0.0.1:9", "timeout": "200ms"}

@@ -38,6 +38,8 @@ URL = {"url": "http://127.0.0.1:1"}
         ({**URL, "create": "maybe"}, False, "create"),
         ({**URL, "topic": "not a name"}, False, "name"),
         ({"url": "127.0.0.1:4000"}, False, "not the URL of a server"),
+        ({**URL, "path": "/some/path"}, False, r"option path is '/some/path'.* argument of save\(\) or start\(\)"),
+        ({**URL, "Path": "/some/path"}, True, "option path is '/some/path'"),
         ({**URL, "timeout": "0s"}, False, "500ms, 30s"),
         ({**URL, "timeout": "30"}, True, "500ms, 30s"),
     ],

@@ -40,6 +40,8 @@ _SEQ_MAX: Final = (1 << 63) - 1
 TIMEOUT_MS: Final = 30_000
 """For one call to the server with all its repetitions. One that is not there is asked ten times, in some ten seconds:
 long enough for it to come back from a restart."""
+DELAY_MS: Final = 900_000
+"""For which a stream waits for enough records, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class Options:
     max_records: int | None = None
     max_bytes: int | None = None
     min_records: int | None = None
-    max_delay_ms: int = 900_000
+    max_delay_ms: int | None = None
+    """None: `DELAY_MS`."""
     min_partitions: int = 0
     max_partition_records: int | None = None
     gap_policy: GapPolicy = "fail"
@@ -155,14 +158,14 @@ def parse_options(given: Mapping[str, str], environ: Mapping[str, str] = os.envi
         max_records=_number(asked, "maxRecordsPerTrigger", 1),
         max_bytes=_number(asked, "maxBytesPerTrigger", 1),
         min_records=_number(asked, "minRecordsPerTrigger", 1),
-        max_delay_ms=duration(asked, "maxTriggerDelay", 900_000),
+        max_delay_ms=duration(asked, "maxTriggerDelay", DELAY_MS) if "maxTriggerDelay" in asked else None,
         min_partitions=_number(asked, "minPartitions", 1) or 0,
         max_partition_records=_number(asked, "maxRecordsPerPartition", 1),
         gap_policy=_gap_policy(asked),
         report_corrupt=_choice(asked, "onCorrupt", ("fail", "report")) == "report",
         fail_bad_json=_choice(asked, "onBadJson", ("null", "fail")) == "fail",
         verify=_flag(asked, "verify", True),
-        allow_live=_flag(asked, "allowLive", False),
+        allow_live=_allow_live(asked),
         kafka=_choice(asked, "compat", ("topics", "kafka")) == "kafka",
         group=_group(asked),
         hold=_flag(asked, "hold", False) if "hold" in asked else None,
@@ -325,6 +328,16 @@ def _choice(asked: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> st
 
 def _flag(asked: Mapping[str, str], name: str, default: bool) -> bool:
     return _choice(asked, name, ("true", "false") if default else ("false", "true")) == "true"
+
+
+def _allow_live(asked: Mapping[str, str]) -> bool:
+    allowed = _flag(asked, "allowLive", False)
+    if allowed and "path" not in asked:
+        raise InvalidRequest(
+            "option allowLive is for a directory (option path), of which it reads the sealed segments beside a running "
+            "store: leave it out, for a server (option url) gives every record"
+        )
+    return allowed
 
 
 def _gap_policy(asked: Mapping[str, str]) -> GapPolicy:

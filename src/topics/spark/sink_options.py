@@ -14,8 +14,8 @@ from topics.model.errors import InvalidRequest
 from topics.spark.options import TIMEOUT_MS, duration
 
 NAMES: Final = ("url", "token", "topic", "dataFormat", "txn", "txnAppId", "txnVersion", "create", "timeout")
-"""Ours. `checkpointLocation` is Spark's and comes along."""
-_IGNORED: Final = ("checkpointlocation", "path")
+_SPARKS: Final = "checkpointlocation"
+"""Spark's own, which comes along."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _VERSION_MAX: Final = (1 << 64) - 1
@@ -83,7 +83,12 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
         lower = name.lower()
         if lower in known:
             asked[known[lower]] = str(value)
-        elif lower not in _IGNORED:
+        elif lower == "path":  # also the argument of save() and start()
+            raise InvalidRequest(
+                f"option path is {value!r}, and a topic is written through its server: leave the argument of save() or "
+                "start() out; option url names the server, option topic the topic"
+            )
+        elif lower != _SPARKS:
             raise InvalidRequest(f"unknown option {name!r}; a topics sink knows {', '.join(NAMES)}")
     return asked
 

@@ -43,6 +43,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
         ("maxRecordsPerTrigger", options.max_records),
         ("maxBytesPerTrigger", options.max_bytes),
         ("minRecordsPerTrigger", options.min_records),
+        ("maxTriggerDelay", options.max_delay_ms),
         ("group", options.group),
     ):
         if value is not None:

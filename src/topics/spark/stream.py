@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.spark.admission import Limits, Offer, admit
-from topics.spark.options import EARLIEST, LATEST, Options, parse_options
+from topics.spark.options import DELAY_MS, EARLIEST, LATEST, Options, parse_options
 from topics.spark.origin import Origin, chosen_topics, heads_of, matches, open_origin, plan_from, start_seq
 from topics.spark.places import Head, Loss, Plan
 from topics.spark.progress import Progress
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.min_records is not None and self._target is None and 0 < there < options.min_records:
             now = self._monotonic()
             since = self._waiting_since = self._waiting_since if self._waiting_since is not None else now
-            if (now - since) * 1000 < options.max_delay_ms:
+            if (now - since) * 1000 < (DELAY_MS if options.max_delay_ms is None else options.max_delay_ms):
                 time.sleep(WAIT_MS / 1000)
                 return {}
         self._waiting_since = None
