@@ -39,6 +39,17 @@ def test_keys_of_a_map_are_written_as_values_of_their_type_are(kind: pa.DataType
     assert texts(column) == [f'{{"{name}":1}}', "{}"]
 
 
+def test_moment_is_written_in_utc_whatever_the_time_zone_of_the_session() -> None:
+    """The offset of Berlin had seconds until 1893, which a time in JSON cannot tell."""
+    moments = pa.array([-2_524_525_568_000_000, 1_729_989_000_000_000, None], pa.timestamp("us", tz="Europe/Berlin"))
+    told = ["1889-12-31T22:53:52Z", "2024-10-27T00:30:00Z"]
+    assert texts(moments[:2]) == [f'"{text}"' for text in told]
+    assert texts(pa.array([{"at": moments.to_pylist()}], pa.struct({"at": pa.list_(moments.type)}))) == [
+        f'{{"at":["{told[0]}","{told[1]}",null]}}'
+    ]
+    assert texts(moments.cast(pa.timestamp("us"))[1:2]) == ['"2024-10-27T00:30:00"'], "no zone, no moment"
+
+
 def test_float_has_as_many_digits_as_it_needs() -> None:
     column = pa.array([0.1, 1e-30, 3.4028235e38, float("nan"), -0.0, 16777216.0], pa.float32())
     assert texts(column) == ["0.1", "1e-30", "3.4028235e38", "null", "-0.0", "16777216.0"]

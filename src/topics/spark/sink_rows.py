@@ -186,6 +186,9 @@ def plain(column: pa.Array) -> list[Any]:
         return _with_nulls(column, _runs(column, plain(_own(column, column.values))))
     if pa.types.is_float32(kind):  # in as few digits as it needs: 0.1, not 0.10000000149011612
         column = column.cast(pa.string()).cast(pa.float64())
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        # A moment has one text whatever the session's time zone, whose offset once had seconds: in JSON it has none.
+        column = column.cast(pa.timestamp(kind.unit, "UTC"))
     values: list[Any] = column.to_pylist()
     return values
 
