@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from topics.format.decode import COLUMN_DATA, COLUMN_TS
+from topics.spark.places import ServerPlace, Span
 from topics.spark.rows import Rows
 from topics.spark.server_origin import _items
 
@@ -40,7 +41,8 @@ def test_batch_that_comes_in_pieces_is_read_whole(piece: int) -> None:
         for at in range(0, len(body), piece):
             yield body[at : at + piece]
 
-    (rows,) = _items("t", pieces(), COLUMN_DATA | COLUMN_TS)  # type: ignore[arg-type]
+    span = Span("t", 1, 1, 2_001, 0, ServerPlace())
+    (rows,) = _items(span, pieces(), COLUMN_DATA | COLUMN_TS)  # type: ignore[arg-type]
     assert isinstance(rows, Rows)
     assert rows.count == rows.seq[-1].as_py()
     assert len(rows.texts["data"][rows.count - 1].as_py()) == 202

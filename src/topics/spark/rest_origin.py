@@ -246,6 +246,8 @@ class RestOrigin:
                 yield from self._read_span(part, wanted)
             except FileNotFoundError as error:
                 raise _missing(error, self.root) from error
+        if span.end_seq > topic.head + 1:  # the directory of an older state, such as a backup that was put back
+            yield Loss(span.topic, max(span.start_seq, topic.head + 1), span.end_seq - 1, "recreated")
 
     def _read_span(self, span: Span, wanted: Wanted) -> Iterator[Rows | Loss | Damage]:
         place = span.place

@@ -35,6 +35,7 @@ _TRIES: Final = 4
 """How often a segment that keeps changing is opened again before the server is asked for its records instead."""
 _READ_BYTES: Final = 1 << 20
 _CUTS: Final = 5
+"""How often in a row a stream may break off without a record: a server cuts the stream of a slow reader, too."""
 _RECORD_BYTES: Final = 256
 """What a record is taken to weigh where nothing tells."""
 
@@ -133,7 +134,7 @@ class ServerOrigin:
         try:
             for span in spans:
                 if isinstance(span.place, SegmentPlace):
-                    yield from self._segment(span, span.place, wanted)
+                    yield from _told_once(self._segment(span, span.place, wanted))
                 else:
                     yield from self._records(span, wanted)
         finally:
@@ -142,7 +143,8 @@ class ServerOrigin:
     def _segment(self, span: Span, place: SegmentPlace, wanted: Wanted) -> Iterator[Rows | Loss | Damage]:
         at = span.start_seq
         for _ in range(_TRIES):
-            files = self._local(place)  # opened first, then asked about: what the answer says holds for what is open
+            # Opened first, then asked about: what the answer says holds for what is open.
+            files, damage = self._local(place)
             listed = self.client.segments(span.topic, from_seq=at, to_seq=span.end_seq)
             if listed.topic_id != span.topic_id:
                 yield Loss(span.topic, at, span.end_seq - 1, "recreated")
@@ -152,8 +154,10 @@ class ServerOrigin:
                 break
             if row.generation != place.generation or row.sealed != place.sealed:
                 place = _place(row)
-                if files is not None:
+                if files is not None or damage is not None:
                     continue
+            if damage is not None:
+                raise damage
             losses = _losses(listed, at, span.end_seq)
             for loss in losses:
                 yield loss
@@ -174,10 +178,11 @@ class ServerOrigin:
                 continue
         yield from self._records(span.cut(at, span.end_seq), wanted)
 
-    def _local(self, place: SegmentPlace) -> SegmentFiles | None:
-        """The segment's files, if they are on this machine and of this store."""
+    def _local(self, place: SegmentPlace) -> tuple[SegmentFiles | None, CorruptFile | None]:
+        """The segment's files, if they are on this machine and of this store; what is wrong with them, if they are
+        still those of the place."""
         if place.path is None:
-            return None
+            return None, None
         root = parent(parent(parent(place.path)))
         if root not in self._stores:
             try:
@@ -185,11 +190,13 @@ class ServerOrigin:
             except (OSError, StorageError):
                 self._stores[root] = None
         if self.store is None or self._stores[root] != self.store:
-            return None
+            return None, None
         try:
-            return SegmentFiles(self._fs, place)
+            return SegmentFiles(self._fs, place), None
+        except CorruptFile as error:
+            return None, error
         except OSError:  # the server has the bytes, or says what became of them
-            return None
+            return None, None
 
     def _fetched(
         self, span: Span, place: SegmentPlace, dead: tuple[tuple[int, int], ...], wanted: Wanted
@@ -225,6 +232,7 @@ class ServerOrigin:
         at = span.start_seq
         cuts = 0
         while at < span.end_seq:
+            began = at
             try:
                 with self.client.records_arrow(
                     span.topic,
@@ -236,7 +244,7 @@ class ServerOrigin:
                     key=wanted.filter.key,
                     include=[word for bit, word in _INCLUDE if wanted.want & bit],
                 ) as stream:
-                    for item in _items(span.topic, stream, wanted.want):
+                    for item in _items(span.cut(at, span.end_seq), stream, wanted.want):
                         if isinstance(item, Loss):  # it may reach, or lie, beyond what was asked for
                             if item.gap_from >= span.end_seq:
                                 return
@@ -248,7 +256,7 @@ class ServerOrigin:
                 yield Loss(span.topic, at, span.end_seq - 1, "recreated")
                 return
             except StreamCut:
-                cuts += 1
+                cuts = cuts + 1 if at == began else 1
                 if cuts > _CUTS:
                     raise
 
@@ -266,12 +274,29 @@ def _losses(listed: SegmentList, start: int, end: int) -> list[Loss]:
     ]
 
 
-def _items(topic: str, stream: RecordStream[bytes], want: int) -> Iterator[Rows | Loss]:
+def _told_once(items: Iterator[Rows | Loss | Damage]) -> Iterator[Rows | Loss | Damage]:
+    """What is lost in a span is heard again with every question about it."""
+    told: list[tuple[int, int]] = []
+    for item in items:
+        if not isinstance(item, Loss):
+            yield item
+            continue
+        for low, high in without(item.gap_from, item.gap_to + 1, sorted(told)):
+            yield replace(item, gap_from=low, gap_to=high - 1)
+        told.append((item.gap_from, item.gap_to))
+
+
+def _items(span: Span, stream: RecordStream[bytes], want: int) -> Iterator[Rows | Loss]:
+    """A head below the span, which was planned up to a higher one, is that of an older copy of the topic."""
+    topic = span.topic
     # Arrow takes a short read for the end, so somebody has to read until there is enough.
     with pa.ipc.open_stream(io.BufferedReader(_Pieces(stream), _READ_BYTES)) as reader:
         for batch in reader:
             kind = batch.column("kind")[0].as_py()
             if kind == "end":
+                head = batch.column("gap_to")[0].as_py()
+                if head + 1 < span.end_seq:
+                    yield Loss(topic, max(head + 1, span.start_seq), span.end_seq - 1, "recreated")
                 continue
             if kind == "gap":
                 first, last = batch.column("gap_from")[0].as_py(), batch.column("gap_to")[0].as_py()

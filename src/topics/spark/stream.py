@@ -231,6 +231,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plans.append(Plan(plan.spans, losses + plan.losses))
             elif losses:
                 plans.append(Plan([], losses))
+            if last < stop["next"]:  # offered by a head that a topic put back from a backup does not have
+                plans.append(Plan([], [Loss(name, max(first, last), stop["next"] - 1, "recreated")]))
         return make_partitions(options, origin, plans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
