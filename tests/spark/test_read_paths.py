@@ -1,20 +1,27 @@
 """Every way to read gives the same records and the same gaps: embedded, HTTP, Spark over the directory, Spark over the
-server with and without the server's files."""
+server with and without the server's files, and history tables, by themselves and with the live rest."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import topics
+import topics.spark
 from tests.conftest import SEED
 from tests.spark.conftest import Server
 from tests.spark.history import CONFIGS, OPTIONS, write_history
-from tests.spark.readers import Item, item_of, items, seqs
+from tests.spark.readers import Item, item_of, item_of_row, items, place, seqs
 from topics.model.errors import CorruptFile, InvalidRequest, RecordsLost, StoreLocked, TopicNotFound, UnknownVersion
+from topics.spark.history import History
+from topics.spark.pipeline import PipelineOptions, run_round
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Told = dict[str, list[Item]]
 WHOLE = {"startSeq": "1", "gapPolicy": "emit"}
@@ -35,6 +42,40 @@ def by_http(server: Server) -> Told:
 
 def by_server(server: Server) -> Told:
     return {name: items(server.options(name, **WHOLE)) for name in CONFIGS}
+
+
+def export(spark: SparkSession, server: Server, tables: Path, tail: bool) -> None:
+    for done in run_round(lambda: spark, PipelineOptions(str(tables), server.url, tail=tail)):
+        assert done.error is None
+        assert done.lag == 0 or not tail
+
+
+def by_tables(tables: Path) -> Told:
+    """As any reader of Delta reads them, with the gaps that they note."""
+    import polars
+
+    told: Told = {}
+    for name in CONFIGS:
+        history = History.load(str(tables), name)
+        found: list[Item] = [("gap", *gap) for gap in history.gaps()]
+        if history.table is not None:
+            found += [item_of_row(row) for row in polars.read_delta(str(tables / name)).to_dicts()]
+        told[name] = sorted(found, key=place)
+    return told
+
+
+def rows_of(frame: DataFrame) -> list[Item]:
+    return sorted((item_of_row(row) for row in frame.toArrow().to_pylist()), key=place)
+
+
+def by_table_frames(spark: SparkSession, tables: Path, url: str | None) -> Told:
+    """The records of those topics that have a table."""
+    found = {name: str(tables / name) for name in CONFIGS if History.load(str(tables), name).table is not None}
+    return {name: rows_of(topics.spark.table(spark, folder, url)) for name, folder in found.items()}
+
+
+def records_of(told: Told) -> Told:
+    return {name: [item for item in found if item[0] != "gap"] for name, found in told.items()}
 
 
 def test_all_ways_to_read_agree(tmp_path: Path) -> None:
@@ -64,6 +105,37 @@ def test_all_ways_to_read_agree(tmp_path: Path) -> None:
         assert by_server(again) == by_http(again)
     finally:
         again.stop()
+
+
+@pytest.mark.parametrize("paths", ["1", "0"])
+def test_history_tables_agree_with_every_other_way_to_read(spark: SparkSession, tmp_path: Path, paths: str) -> None:
+    with topics.open(tmp_path / "data", **OPTIONS) as log:
+        write_history(log, SEED + 11)
+        told = {name: [item_of(found) for found in log.read(name)] for name in CONFIGS}
+    assert any(item[0] == "gap" for item in told["capped"])
+    server = Server(tmp_path, TOPICS_WAL_SHARDS="2", TOPICS_SHOW_PATHS=paths)
+    try:
+        whole, sealed = tmp_path / "whole", tmp_path / "sealed"
+        export(spark, server, whole, tail=True)
+        assert by_http(server) == by_tables(whole) == told
+        for url in (None, server.url):
+            found = by_table_frames(spark, whole, url)
+            assert {"orders", "capped", "plain"} <= found.keys()
+            assert found == {name: records_of(told)[name] for name in found}
+        for name in CONFIGS:  # some of it behind the segments
+            server.client.append(name, [{"data": n, "tag": "us"} for n in range(10)])
+        server.client.delete("orders", tag="eu.*")
+        server.client.delete("plain", before_seq=told["plain"][-1][0] // 3)
+        export(spark, server, sealed, tail=False)  # a table goes on showing what is deleted after its export
+        told = by_http(server)
+        assert by_server(server) == told
+        found = by_table_frames(spark, sealed, server.url)
+        assert {"orders", "capped", "plain"} <= found.keys()
+        assert found == {name: records_of(told)[name] for name in found}
+        export(spark, server, sealed, tail=True)
+        assert by_tables(sealed) == told
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
