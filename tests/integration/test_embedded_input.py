@@ -154,6 +154,14 @@ def test_a_link_that_leads_nowhere_is_told_as_such(tmp_path: Path) -> None:
         topics.Log(OsFs(), str(tmp_path / "link"), SystemClock(), SystemIds())
 
 
+@pytest.mark.parametrize("path", ["file/x", "file/x/y"])
+def test_a_path_below_a_file_is_refused_as_one_below_a_file(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(topics.StorageError, match=f"{path} cannot be opened: .*/file: it is a file, not a directory"):
+        topics.open(tmp_path / path)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_link_to_a_directory_is_that_directory(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")

@@ -53,7 +53,7 @@ def open_store(
             ensure_dir(fs, root)
         guard = _take(fs, paths)
     except (OSError, EOFError) as error:
-        raise _refused(root, "opened", error, fs.exists(root)) from error
+        raise _refused(fs, root, "opened", error) from error
     store = Store(fs, paths, options, clock, ids, lock, guard)
     try:
         if kind != "ours":  # somebody may have made it ours before we held the lock
@@ -67,7 +67,7 @@ def open_store(
         store.report[:0] = lines
     except (OSError, EOFError) as error:
         store.release()
-        raise _refused(root, "opened", error) from error
+        raise _refused(fs, root, "opened", error) from error
     except BaseException:
         store.release()
         raise
@@ -92,16 +92,17 @@ def import_store(
         finally:
             guard.release()
     except (OSError, EOFError) as error:
-        raise _refused(root, "imported", error) from error
+        raise _refused(fs, root, "imported", error) from error
 
 
-def _refused(root: str, what: str, error: Exception, there: bool = True) -> StorageError:
+def _refused(fs: Fs, root: str, what: str, error: Exception) -> StorageError:
     """What the operating system said, and of which file, if not of the directory itself."""
     why, path = str(error), root
     if isinstance(error, OSError):
         why, path = error.strerror or why, error.filename or root
         if isinstance(error, FileExistsError):
-            why = "it is a file, not a directory" if there else "it is a symbolic link that leads nowhere"
+            # The path in the way may be one above the root; a name that is taken by nothing is a link.
+            why = "it is a file, not a directory" if fs.exists(path) else "it is a symbolic link that leads nowhere"
     where = "" if path == root else f"{path}: "
     return StorageError(f"{root} cannot be {what}: {where}{why}", path=root)
 
