@@ -62,8 +62,14 @@ def committed_files() -> list[Path]:
     return sorted(path for name in listing.split("\0") if name and (path := ROOT / name).is_file())
 
 
+def is_text(path: Path) -> bool:
+    """The stores of earlier versions are bytes, whatever their names."""
+    stored = path.is_relative_to(ROOT / "tests" / "golden") and path.parent != ROOT / "tests" / "golden"
+    return path.suffix in TEXT_SUFFIXES and not stored
+
+
 FILES = committed_files()
-TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES if path.suffix in TEXT_SUFFIXES}
+TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES if is_text(path)}
 SOURCES = {path: text for path, text in TEXTS.items() if path.suffix == ".py"}
 TREES = {path: ast.parse(text) for path, text in SOURCES.items()}
 PAGES = {path: text for path, text in TEXTS.items() if path.suffix == ".md"}
