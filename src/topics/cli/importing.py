@@ -11,9 +11,10 @@ from cyclopts import Parameter
 
 from topics.cli.output import Output
 from topics.config import load
-from topics.host.clock import SystemClock
+from topics.host.clock import SteadyClock, SystemClock
 from topics.host.fs import OsFs
 from topics.host.ids import SystemIds
+from topics.rules.steady import Steady
 from topics.storage.opening import import_store
 
 EXAMPLES: Final = """Examples:
@@ -56,9 +57,8 @@ def import_directory(
         output.progress(int(100 * part), "% read" if check else "% imported")
 
     try:
-        report = import_store(
-            OsFs(), abspath(settings.server.data_dir), options, SystemClock(), SystemIds(), check, tell
-        )  # fmt: skip
+        clock = SteadyClock(SystemClock(), Steady())
+        report = import_store(OsFs(), abspath(settings.server.data_dir), options, clock, SystemIds(), check, tell)
     finally:
         output.progress_over()
     values = msgspec.to_builtins(report)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+WALL_MS_MAX: Final = (1 << 62) - 1
+"""No wall time of ours is later. Files hold 64 bits, and a deadline lies days behind the time it was set at."""
 
 
 class Clock(Protocol):
@@ -33,7 +36,9 @@ class Reading(Protocol):
 class SteadyClock:
     """A clock whose wall time has gone through a rule, so that one bad reading does not reach its users.
 
-    The rule comes from outside because it is pure and this package is not: neither imports the other.
+    It tells no time before 1970 and none that a file could not hold, whatever the machine says: a write that cannot be
+    stamped would stop its shard. The rule comes from outside because it is pure and this package is not: neither
+    imports the other.
     """
 
     def __init__(self, clock: Clock, rule: Reading) -> None:
@@ -43,4 +48,5 @@ class SteadyClock:
         self.monotonic_ns: Callable[[], int] = clock.monotonic_ns
 
     def now_ms(self) -> int:
-        return self._read(self._wall_ms(), self.monotonic_ns())
+        ms = self._read(self._wall_ms(), self.monotonic_ns())
+        return ms if 0 <= ms <= WALL_MS_MAX else min(max(ms, 0), WALL_MS_MAX)
