@@ -82,6 +82,9 @@ BURST_FRESH_BYTES: Final = 32 * 1024 * 1024
 the cache. Readers that far behind so fast a writer read from the disk; memory for all of it would cost the writer more
 than the writing."""
 
+SEQ: Final = (1 << 64) - 2
+"""The last seq that a topic gives: the one behind it, which a cursor or a delete may name, still has 64 bits."""
+
 HOLE_RUN: Final = 4096
 """A gap in seqs up to this is hole entries in `.idx` (80 KiB at most); a larger one starts a new segment."""
 

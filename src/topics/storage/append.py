@@ -11,6 +11,7 @@ from topics.format.control import Dedupe, EvictWatermark, HeadWatermark
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.ops import stamp
 from topics.format.prepared import Prepared
+from topics.model import limits
 from topics.model.config import Durability, TopicConfig
 from topics.model.errors import RecordTooLarge, TopicFull
 from topics.rules.retention import excess, reserve_ahead
@@ -126,6 +127,18 @@ def check_room(topic: Topic, prepared: Prepared, mono_ms: int = 0) -> None:
             )
 
 
+def check_seqs(topic: Topic, count: int) -> None:
+    """A topic whose last seqs are given refuses what needs more, before anything of it exists."""
+    if count > limits.SEQ - topic.ordered.head:
+        raise TopicFull(
+            f"topic {topic.name!r} has {limits.SEQ - topic.ordered.head} seqs left, and {count} are wanted: "
+            "go on in another topic, or drop it and make it again",
+            topic=topic.name,
+            head_seq=topic.head,
+            earliest_seq=topic.earliest_seq,
+        )
+
+
 def shares_submission(config: TopicConfig) -> bool:
     """Whether appends to such a topic may be ordered together: none of them decides what becomes of another."""
     return not (config.cap_records or config.cap_bytes) and config.commit_class is not EPHEMERAL
@@ -159,6 +172,8 @@ def order_append(
     cls = config.commit_class
     first, count = ordered.head + 1, prepared.count
     last = first + count - 1
+    if last > limits.SEQ:
+        check_seqs(topic, count)
     ts = now_ms if now_ms > ordered.ts else ordered.ts
     append = Append(topic, first, count, ts, mono_ns)
     if cls is EPHEMERAL:
@@ -324,13 +339,13 @@ def _drop_dead_places(chunk: Chunk, floor: int) -> None:
 def _plan_reservation(topic: Topic, last: int, count: int, mono_ns: int, reserve_seqs: int) -> int | None:
     """The ceiling to ask for, so early that publication waits for it only if the sync is late."""
     left = topic.ceiling_asked - last
-    if left >= max(topic.reserved_last, reserve_seqs) // 2:
+    if left >= max(topic.reserved_last, reserve_seqs) // 2 or topic.ceiling_asked == limits.SEQ:
         return None
     since_ms = (mono_ns - topic.reserved_at) // 1_000_000
     ahead = reserve_ahead(count, reserve_seqs, topic.reserved_last, since_ms)
     topic.reserved_last = ahead
     topic.reserved_at = mono_ns
-    topic.ceiling_asked = last + ahead
+    topic.ceiling_asked = min(last + ahead, limits.SEQ)
     return topic.ceiling_asked
 
 

@@ -14,6 +14,7 @@ from topics.format.control import LostRange, LostReason, RouterCreate, RouterCur
 from topics.format.frame import DURABLE, MORE, Kind, encode_frame
 from topics.format.snapshot import RouterRow
 from topics.model.config import Durability
+from topics.storage.append import check_seqs
 from topics.storage.effect import Effect
 from topics.storage.submission import Buffers, Submission, WaitFirst
 from topics.storage.topic import Topic
@@ -189,6 +190,7 @@ def order_cursor(
 
 def order_holes(router: Router, dest: Topic, shard: Shard, count: int, cursor: int, now_ms: int) -> Submission | None:
     """The source lost `count` records before they were copied: the dest says so, one hole each."""
+    check_seqs(dest, count)
     first = dest.ordered.head + 1
     last = first + count - 1
     forwarded = router.forwarded + count

@@ -23,7 +23,7 @@ from topics.format.snapshot import Position, VerdictRow
 from topics.format.staged import StageCommit, StageVerdict
 from topics.model.errors import PartMissing, ReadOnly, TxnForeign, WriteFailed
 from topics.rules.txns import Committed, Txn, parse_txn
-from topics.storage.append import check_room
+from topics.storage.append import check_room, check_seqs
 from topics.storage.columns import entry_sizes
 from topics.storage.effect import Effect, StagedRun
 from topics.storage.partfile import LoadedPart, NoSource, Part, PartSource
@@ -116,7 +116,9 @@ def check_commit(store: Store, wanted: list[Wanted], loaded: dict[str, LoadedPar
         check_stageable(one.topic)
         store.writer_of(one.topic, 64 * len(one.parts))
         store.sweep(one.topic)
-        check_room(one.topic, _as_batch([loaded[part.path] for part in one.parts]))
+        batch = _as_batch([loaded[part.path] for part in one.parts])
+        check_room(one.topic, batch)
+        check_seqs(one.topic, batch.count)
     if len(wanted) > 1:
         store.shards[0].check()
     store.check_quota(_as_batch([loaded[part.path] for one in wanted for part in one.parts]))
