@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from topics.model.errors import StorageError, TopicNotFound
 from topics.model.record import Gap
@@ -13,11 +14,32 @@ from topics.storage.store import Store
 from topics.storage.topic import Topic
 from topics.storage.walfile import WalFile
 
+_CORRUPT_MAX: Final = 100_000
+"""Seqs that one Gap says are unreadable. More would keep a reader waiting while they are all looked at."""
+
 
 def scan(
     store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int
 ) -> Iterator[FrameBatch | Gap]:
     """Verified batches of the seqs after `cursor` and below `end`, and a Gap wherever some were lost."""
+    held: Gap | None = None  # unreadable records are found one by one, and told as one where they are neighbours
+    for item in _scan(store, topic, cursor, end, count_max, bytes_max):
+        corrupt = item if isinstance(item, Gap) and item.reason == "corrupt" else None
+        if held is not None:
+            if corrupt is not None and corrupt.gap_from == held.gap_to + 1 and held.missed < _CORRUPT_MAX:
+                held = Gap(held.gap_from, corrupt.gap_to, corrupt.reason)
+                continue
+            yield held
+        held = corrupt
+        if corrupt is None:
+            yield item
+    if held is not None:
+        yield held
+
+
+def _scan(
+    store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int
+) -> Iterator[FrameBatch | Gap]:
     while True:
         with store.lock:
             check_there(store, topic)
