@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from topics.format.envelope import BadEnvelope, decode_key, split_raw
 from topics.format.jsontext import DEPTH_LIMIT, WHYS, BadJson
 from topics.format.prepared import Prepared, WalScan
-from topics.format.values import encode, encode_value
+from topics.format.values import encode, encode_value, refuse_bytes
 from topics.model import limits
 from topics.model.errors import InvalidRecord
 from topics.model.leaserows import LeaseRun

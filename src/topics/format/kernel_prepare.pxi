@@ -55,17 +55,40 @@ cdef bytes value_text(Py_ssize_t index, str name, object value):
         raise InvalidRecord(index, f"{name!r} has no JSON form: {error}") from None
 
 
+cdef bint is_plain(object value) except -1:
+    """Whether it is made of nothing but what JSON itself has. Anything else may hold bytes, and the Python twin looks.
+    As deep as its text, whose depth was bounded."""
+    cdef object kind = type(value)
+    cdef PyObject* name
+    cdef PyObject* part
+    cdef Py_ssize_t place = 0
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return True
+    if kind is dict:
+        while PyDict_Next(value, &place, &name, &part):
+            if type(<object>name) is not str or not is_plain(<object>part):
+                return False
+        return True
+    if kind is list:
+        for item in <list>value:
+            if not is_plain(item):
+                return False
+        return True
+    return False
+
+
 cdef object json_part(Py_ssize_t index, str name, object value, bint checked, Text* out, Py_ssize_t* keys):
     """The text of `data` or `meta`; the returned object keeps it alive."""
     cdef JsonScan found
     cdef int why
+    cdef bint given = True
     cdef bytes text
     if type(value) is bytes:
         text = value
     elif isinstance(value, (bytes, bytearray, memoryview, Raw)):
         text = bytes(value)
     else:
-        checked = False
+        checked = given = False
         text = value_text(index, name, value)
     out.data = <const uint8_t*>PyBytes_AS_STRING(text)
     out.size = PyBytes_GET_SIZE(text)
@@ -81,6 +104,8 @@ cdef object json_part(Py_ssize_t index, str name, object value, bint checked, Te
         why = scan_json(out.data, out.size, JSON_DEPTH, &found)
     if why != JSON_OK:
         raise InvalidRecord(index, f"{name!r} is not JSON: {BadJson(found.position, WHYS[why])}")
+    if not given and not is_plain(value):
+        refuse_bytes(index, name, value)
     out.size -= found.spaces
     out.spaces = found.spaces
     keys[0] = found.keys

@@ -15,7 +15,7 @@ from topics.format import frame, segment
 from topics.format.envelope import encode_envelope
 from topics.format.jsontext import BadJson, scan_json
 from topics.format.prepared import Prepared
-from topics.format.values import encode_value, is_text
+from topics.format.values import encode_value, is_text, refuse_bytes
 from topics.model import limits
 from topics.model.errors import BatchTooLarge, InvalidRecord, RecordTooLarge
 
@@ -129,7 +129,8 @@ def _text(index: int, name: str, value: Any, limit: int) -> bytes | None:
 
 def _json(index: int, name: str, value: Any, *, checked: bool = False, count_keys: bool = False) -> tuple[bytes, int]:
     """The compact text of `value` and, if wanted, the number of keys of the object it may be."""
-    if is_text(value):
+    given = is_text(value)
+    if given:
         text = bytes(value)
         if checked:
             return text, 0
@@ -139,9 +140,12 @@ def _json(index: int, name: str, value: Any, *, checked: bool = False, count_key
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidRecord(index, f"{name!r} has no JSON form: {error}") from None
     try:
-        return scan_json(text, limits.JSON_DEPTH, count_keys)
+        found = scan_json(text, limits.JSON_DEPTH, count_keys)
     except BadJson as error:
         raise InvalidRecord(index, f"{name!r} is not JSON: {error}") from None
+    if not given:
+        refuse_bytes(index, name, value)
+    return found
 
 
 def _meta(index: int, value: Any) -> bytes | None:

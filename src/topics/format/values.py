@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from topics.model.binary import find_bytes
+from topics.model.errors import InvalidRecord
 from topics.model.finite import holds_non_finite
 
 encode: Final = msgspec.json.Encoder().encode
@@ -29,3 +31,12 @@ def encode_value(value: Any) -> bytes:
     if b"null" in text and holds_non_finite(value):
         raise ValueError("it holds a NaN or an infinity, which JSON cannot say")
     return text
+
+
+def refuse_bytes(index: int, name: str, value: Any) -> None:
+    """Raise InvalidRecord if `value`, which was encoded, holds bytes: what is read back would be another value."""
+    place = find_bytes(value)
+    if place is not None:
+        raise InvalidRecord(
+            index, f"{name!r} holds bytes at {name}{place}, which JSON cannot say: make them text first"
+        )

@@ -401,3 +401,27 @@ def test_twins_stamp_alike(batch: list[Any], topic_id: int, seq: int, durable: b
     prepared = ops.reference.prepare(batch)
     count = prepared.count
     assert_same("stamp", prepared.frames, prepared.entries, count, topic_id, seq, NOW, durable, more_last)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ([1, b"x"], r"data\[1\]"),
+        ({"a": {"b": bytearray(b"x")}}, r"data\['a'\]\['b'\]"),
+        ((None, [memoryview(b"x")]), r"data\[1\]\[0\]"),
+        ({"a": [{b"k": 1}]}, r"data\['a'\]\[0\], as a key"),
+        ({"a": {"b": 1, "c": {b"x"}}}, r"data\['a'\]\['c'\]\[0\]"),
+    ],
+)
+def test_bytes_inside_a_value_are_refused_with_their_place(ops: ModuleType, value: Any, place: str) -> None:
+    with pytest.raises(InvalidRecord, match=f"record 1: 'data' holds bytes at {place}, which JSON cannot say"):
+        ops.prepare([{"data": {"a": [1, 2.5, None, True, "x"]}}, {"data": value}])
+    with pytest.raises(InvalidRecord, match="record 0: 'meta' holds bytes at meta"):
+        ops.prepare([{"data": 1, "meta": {"m": value}}])
+
+
+def test_other_types_become_their_nearest_json(ops: ModuleType) -> None:
+    value = {1: (1, 2), "s": frozenset({3}), "raw": msgspec.Raw(b"[4]"), "deep": [{"a": {2.5: None}}]}
+    assert bodies(ops.prepare([{"data": value}])) == [
+        b'{"d":{"1":[1,2],"s":[3],"raw":[4],"deep":[{"a":{"2.5":null}}]}}'
+    ]
