@@ -285,14 +285,18 @@ def test_search_goes_on_with_short_frames_once_its_budget_is_spent(monkeypatch: 
     assert walscan.find_frames(data, 0, len(data)) == len(data) - len(append(1))
 
 
+ROOM = 1 << 17
+"""More than any drawn WAL is long."""
+
+
 @pytest.fixture(scope="module")
 def huge() -> memoryview:
     """Zeros of more than 4 GiB, of which only what is touched takes memory."""
-    return memoryview(mmap.mmap(-1, END + 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return memoryview(mmap.mmap(-1, END + ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def placed(huge: memoryview, frames: bytes, start: int) -> None:
-    huge[END - 4096 : END + 4096] = bytes(8192)
+    huge[END - ROOM : END + ROOM] = bytes(2 * ROOM)
     huge[start : start + len(frames)] = frames
 
 
