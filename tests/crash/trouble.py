@@ -36,17 +36,19 @@ _RUNNING = (
     ("map", "EIO", ""),
     ("free", "ENOSPC", ""),
     ("allocate", "ENOSPC", ""),
+    ("uncache", "EIO", ""),
 )
-
+OPENING = (*_RUNNING, ("list", "EIO", ""), ("list", "EIO", "/topics"), ("lock", "EIO", ""))
+"""Only a start looks at what there is, and takes the lock."""
 
 _FREQUENT = ("write", "sync", "open")
-_FEW = ("truncate", "mkdir", "free", "allocate")
+_FEW = ("truncate", "mkdir", "free", "allocate", "lock", "uncache")
 
 
 def draw_faults(rng: Random, profile: Profile, opening: bool = False) -> list[Fault]:
     faults = []
     for _ in range(rng.choice((1, 1, 2))):
-        call, error, path = rng.choice(profile.faults or _RUNNING)
+        call, error, path = rng.choice(profile.faults or (OPENING if opening else _RUNNING))
         nth = rng.randint(1, profile.fault_reach if call in _FREQUENT and not opening else 2 if call in _FEW else 6)
         if call in _FEW or path == ".pre":  # most lives make one or none
             nth = 1
