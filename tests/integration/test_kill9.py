@@ -38,12 +38,17 @@ def rng() -> Random:
     return random.Random(SEED or secrets.token_hex(4))
 
 
-def random_options(rng: Random) -> dict[str, Any]:
+def random_options(rng: Random, before: dict[str, Any]) -> dict[str, Any]:
+    """Another shard count and other segment sizes than `before`: what a life left is never read as it was written."""
+
+    def other(name: str, *values: int) -> int:
+        return rng.choice([value for value in values if value != before.get(name)])
+
     return {
-        "wal_shards": rng.choice((1, 2, 3, 5)),
+        "wal_shards": other("wal_shards", 1, 2, 3, 5),
         "wal_file_bytes": rng.choice((4096, 16_384, 131_072)),
-        "segment_max_events": rng.choice((1, 3, 20, 10_000)),
-        "segment_max_bytes": rng.choice((500, 1 << 20)),
+        "segment_max_events": other("segment_max_events", 1, 3, 20, 10_000),
+        "segment_max_bytes": other("segment_max_bytes", 500, 20_000, 1 << 20),
         "checkpoint_bytes": rng.choice((1024, 20_000, 1 << 20)),
         "checkpoint_ms": rng.choice((0, 100, 60_000)),
         "checkpoint_gap_ms": rng.choice((0, 50, 5_000)),
@@ -63,10 +68,13 @@ class Victim:
         self.rng = rng
         self.runs = 0
         self.ready = 0
+        self.options: dict[str, Any] = {}
+        """Those of the last life."""
 
-    def live_and_die(self, options: dict[str, Any], habits: str = "-", in_recovery: bool = False) -> None:
+    def live_and_die(self, habits: str = "-", in_recovery: bool = False, **fixed: Any) -> None:
         """Start a process and kill it: after some work, or at any instant of its start."""
         self.runs += 1
+        options = self.options = {**random_options(self.rng, self.options), **fixed}
         seed = self.rng.getrandbits(32)
         command = [
             sys.executable, "-m", "tests.integration.kill_child", str(self.data), str(self.journals),
@@ -106,38 +114,41 @@ def victim(tmp_path: Path, rng: Random) -> Victim:
     return Victim(tmp_path, rng)
 
 
-def test_nothing_is_lost_when_the_shard_count_changes_between_kills(victim: Victim, rng: Random) -> None:
+def test_nothing_is_lost_when_the_shard_count_changes_between_kills(victim: Victim) -> None:
+    """sigkill_durable_writes_survive_with_identical_state, kill_during_durable_write_survives_sigkill_restart: the
+    writes of class fsync, some in flight when the kill comes, are all there, each as it was acknowledged."""
     for cycle in range(CYCLES):
-        victim.live_and_die({**random_options(rng), "wal_shards": (1, 3, 2, 5, 4)[cycle % 5]})
+        victim.live_and_die(wal_shards=(1, 3, 2, 5, 4)[cycle % 5])
     victim.check({"wal_shards": 2})
 
 
-def test_nothing_is_lost_when_tiny_segments_seal_during_the_run(victim: Victim, rng: Random) -> None:
-    tiny = {"checkpoint_bytes": 1024, "checkpoint_gap_ms": 0, "checkpoint_ms": 0}
+def test_nothing_is_lost_when_tiny_segments_seal_during_the_run(victim: Victim) -> None:
+    tiny: dict[str, Any] = {"checkpoint_bytes": 1024, "checkpoint_gap_ms": 0, "checkpoint_ms": 0}
     for cycle in range(CYCLES):
-        victim.live_and_die({**random_options(rng), **tiny, "segment_max_events": (1, 2, 7)[cycle % 3]})
+        victim.live_and_die(segment_max_events=(1, 2, 7)[cycle % 3], **tiny)
     victim.check({"segment_max_events": 4})
 
 
-def test_nothing_is_lost_by_crash_after_crash_before_a_snapshot(victim: Victim, rng: Random) -> None:
-    never = {"checkpoint_bytes": 1 << 40, "checkpoint_ms": 1 << 40, "wal_shards": 2}
+def test_nothing_is_lost_by_crash_after_crash_before_a_snapshot(victim: Victim) -> None:
+    """sigkill_during_nondurable_burst_recovers_clean_prefix: classes memory and disk, from the WAL alone."""
+    never: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_ms": 1 << 40, "wal_shards": 2}
     for _ in range(CYCLES):
-        victim.live_and_die({**random_options(rng), **never}, habits="no-checkpoints")
+        victim.live_and_die("no-checkpoints", **never)
     assert len(list((victim.data / "meta").glob("snapshot-*.bin"))) == 1, "a snapshot was written after all"
     victim.check(never)
 
 
-def test_nothing_deleted_comes_back_when_deletes_stand_between_kills(victim: Victim, rng: Random) -> None:
+def test_nothing_deleted_comes_back_when_deletes_stand_between_kills(victim: Victim) -> None:
     for _ in range(CYCLES):
-        victim.live_and_die(random_options(rng), habits="deletes")
+        victim.live_and_die("deletes")
     victim.check({"wal_shards": 1})
 
 
-def test_nothing_is_lost_by_kills_inside_recovery(victim: Victim, rng: Random) -> None:
+def test_nothing_is_lost_by_kills_inside_recovery(victim: Victim) -> None:
     for _ in range(CYCLES // 2):
-        victim.live_and_die(random_options(rng))
-        victim.live_and_die(random_options(rng), in_recovery=True)
-    victim.check(random_options(rng))
+        victim.live_and_die()
+        victim.live_and_die(in_recovery=True)
+    victim.check(random_options(victim.rng, victim.options))
 
 
 JUNK = (b"\xff\xff\xff\xff" + b"x" * 60, b"\0\0\0\0junk", b"\x30\0\0\0\x01torn")
@@ -158,11 +169,16 @@ def put_junk_behind_the_tail(data: Path, junk: bytes) -> int:
     return len(groups)
 
 
-def test_junk_behind_the_tail_of_a_killed_process_is_cut_and_nothing_else(victim: Victim, rng: Random) -> None:
+def test_junk_behind_the_tail_of_a_killed_process_is_cut_and_nothing_else(victim: Victim) -> None:
     """torn_tail_on_subprocess_wal_recovers_clean: the next one has every acknowledged record, and writes."""
-    options = {"wal_shards": 2, "wal_file_bytes": 131_072, "checkpoint_ms": 60_000, "checkpoint_bytes": 1 << 20}
+    options: dict[str, Any] = {
+        "wal_shards": 2,
+        "wal_file_bytes": 131_072,
+        "checkpoint_ms": 60_000,
+        "checkpoint_bytes": 1 << 20,
+    }
     for junk in JUNK:
-        victim.live_and_die({**random_options(rng), **options})
+        victim.live_and_die(**options)
         assert put_junk_behind_the_tail(victim.data, junk)
         if junk == JUNK[-1]:
             victim.check(options)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import topics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,3 +149,63 @@ def test_a_process_that_forgets_to_close_ends_quietly_and_loses_nothing(tmp_path
             for name in ("a", "b", "c"):
                 found = [item.data for item in log.read(name) if isinstance(item, topics.Record)]
                 assert found == list(range(300))
+
+
+STOPPED = """
+import sys, threading
+import topics
+log = topics.open(sys.argv[1], wal_shards=2)
+log.create("orders", durability="fsync")
+say = threading.Lock()
+
+def work(me):
+    for number in range(10**9):
+        log.append("orders", [{"data": [me, number]}])
+        with say:
+            print(me, number, flush=True)
+
+for me in range(3):
+    threading.Thread(target=work, args=(me,)).start()
+"""
+
+
+def test_a_stopped_writer_keeps_its_store_and_loses_nothing_when_it_goes_on(data: Path) -> None:
+    """SIGSTOP of the writer: others are told that the store is open meanwhile, however long that is."""
+    writer = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", STOPPED, str(data)], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    acked: list[tuple[int, ...]] = []
+
+    def listen(count: int) -> None:
+        assert writer.stdout is not None
+        for _ in range(count):
+            acked.append(tuple(map(int, writer.stdout.readline().split())))
+
+    try:
+        for _ in range(5):
+            listen(50)
+            writer.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)
+            for _ in range(2):
+                with pytest.raises(topics.StoreLocked):
+                    topics.open(data)
+            writer.send_signal(signal.SIGCONT)
+        listen(50)
+    finally:
+        writer.kill()
+        assert writer.stdout is not None
+        rest = writer.stdout.read()
+        writer.stdout.close()
+        writer.wait()
+    whole = rest[: rest.rfind(b"\n") + 1]
+    acked += [tuple(map(int, line.split())) for line in whole.splitlines()]
+    with topics.open(data) as log:
+        items = list(log.read("orders"))
+        assert all(isinstance(item, topics.Record) for item in items), "nothing is lost, and nothing told as lost"
+        found = [tuple(item.data) for item in items if isinstance(item, topics.Record)]
+        assert log.recovery_report == []
+    assert set(acked) <= set(found)
+    assert len(found) - len(acked) <= 3, "at most what was on its way"
+    for me in range(3):
+        mine = [number for who, number in found if who == me]
+        assert mine == list(range(len(mine))), "in order, each once"
