@@ -40,13 +40,14 @@ class Spread(NamedTuple):
 
 
 def spread(ranges: Ranges, first: int, last: int) -> Spread:
-    """What the ranges have of first..last. Few of them, and any that are not in order, are all taken by themselves."""
+    """What the ranges have of first..last. Few of them, any that are not in order, and seqs beyond what a column holds
+    are all taken by themselves."""
     none = np.empty(0, dtype=np.int64)
     if len(ranges) < MANY:
         return Spread(ranges, none, none)
     flat = np.fromiter(chain.from_iterable(ranges), dtype=np.uint64, count=2 * len(ranges))
     firsts, lasts = flat[::2], flat[1::2]
-    if (firsts[1:] <= lasts[:-1]).any() or (firsts > lasts).any():
+    if (firsts[1:] <= lasts[:-1]).any() or (firsts > lasts).any() or lasts[-1] >> np.uint64(63):
         return Spread(ranges, none, none)
     low = np.maximum(firsts, np.uint64(max(first, 0)))
     high = np.minimum(lasts, np.uint64(max(last, 0)))

@@ -96,10 +96,10 @@ class DeadSet:
             for first, last in ranges:
                 self.mark(first, last)
             return
-        bounds = np.fromiter(chain.from_iterable(ranges), dtype=np.int64, count=2 * len(ranges)).reshape(-1, 2)
-        bounds[:, 0] = np.maximum(bounds[:, 0], self.floor + 1)
+        bounds = np.fromiter(chain.from_iterable(ranges), dtype=np.uint64, count=2 * len(ranges)).reshape(-1, 2)
+        bounds[:, 0] = np.maximum(bounds[:, 0], np.uint64(self.floor + 1))
         bounds = bounds[bounds[:, 0] <= bounds[:, 1]]
-        numbers = bounds // BLOCK
+        numbers = (bounds // np.uint64(BLOCK)).astype(np.int64)
         inside = numbers[:, 0] == numbers[:, 1]
         for first, last in bounds[~inside].tolist():
             self.mark(first, last)
@@ -111,7 +111,7 @@ class DeadSet:
                     self.mark(first, last)
             else:
                 number = int(homes[low])
-                self._mark_bits(number, bounds[low:high] - number * BLOCK)
+                self._mark_bits(number, (bounds[low:high] - np.uint64(number * BLOCK)).astype(np.int64))
         self.version += 1
 
     def _mark_bits(self, number: int, bounds: np.ndarray) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from topics.broker.staging import Staged
+from topics.format.control import Selector, SelectorOp
 from topics.format.ops import prepare
 from topics.model import limits
 from topics.model.config import make_config
@@ -125,3 +126,22 @@ def test_holes_of_a_router_beyond_the_last_seq_are_refused() -> None:
     with pytest.raises(TopicFull):
         order_holes(router, dest, bench.store.shard_for(dest), 2, 5, 0)
     assert (bench.state(), router.under_way) == (before, None)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_scattered_deletes_near_the_last_seq_are_kept_and_survive(durability: str) -> None:
+    bench = Bench(durability, left=700)
+    records = [{"data": n, "tag": "odd" if n % 2 else "even"} for n in range(600)]
+    bench.store.drive(bench.store.append("t", prepare(records)).submission)
+    assert bench.store.checkpoint()
+    submission, died = bench.store.delete("t", None, Selector(SelectorOp.EQ, "odd"))
+    bench.store.drive(submission)
+    assert died() == 300
+    left = [limits.SEQ - 699 + n for n in range(0, 600, 2)]
+    assert bench.seqs() == left
+    for clean in (False, True):
+        bench.store.checkpoint(clean=clean)
+        bench.store.release() if clean else bench.disk.kill()
+        bench.disk.restart()
+        bench.open()
+        assert bench.seqs() == left
