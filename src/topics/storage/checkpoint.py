@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from topics.format.control import MarkRow, SnapshotMark
 from topics.format.frame import DURABLE, Kind, encode_frame
-from topics.format.snapshot import Position, RouterRow, SnapshotHead, VerdictRow, encode_row
+from topics.format.snapshot import Position, RouterRow, SnapshotHead, VerdictRow
 from topics.model.errors import TopicsError
 from topics.storage.copy import CopyTools
 from topics.storage.cut import TopicCut, capture, make_row
+from topics.storage.keptrow import KeptRow, keep_row, text_of
 from topics.storage.submission import Submission
 from topics.storage.walfile import NO_SPACE
 
@@ -155,7 +156,7 @@ class Checkpoint:
         try:
             cuts = [cut for cut in self.cuts if cut.topic.id in store.by_id]
             rows = {
-                cut.topic.id: encode_row(make_row(cut, segments, self._ceiling(cut)))
+                cut.topic.id: keep_row(make_row(cut, segments, self._ceiling(cut)))
                 for cut, segments in zip(cuts, tools.copy_all(cuts), strict=True)
             }
             self._write_snapshot(rows)
@@ -190,7 +191,7 @@ class Checkpoint:
         """A clean stop states the exact head, so that no seq is skipped at the next start."""
         return cut.head if self.clean and self.whole else cut.ceiling
 
-    def _write_snapshot(self, rows: dict[int, bytes]) -> None:
+    def _write_snapshot(self, rows: dict[int, KeptRow]) -> None:
         store = self.store
         with self.lock:
             clean = self.clean and self.whole
@@ -208,7 +209,7 @@ class Checkpoint:
                 verdicts=store.staging.verdict_rows if self.verdicts is None else self.verdicts,
                 dropped=[*store.graveyard, *sorted(store.outlived)],
             )
-        store.snapshots.write(head, list(rows.values()))
+        store.snapshots.write(head, [text_of(row) for row in rows.values()])
         with self.lock:
             # Both or none: replaying a shard that stops now over rows newer than its position would count things twice.
             store.rows, store.positions = rows, positions

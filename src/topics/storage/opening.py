@@ -9,13 +9,14 @@ from typing import Final
 from topics.format.checksum import shard_of
 from topics.format.control import LeaseEvent
 from topics.format.frame import DURABLE
-from topics.format.snapshot import Position, SnapshotHead, encode_row
+from topics.format.snapshot import Position, SnapshotHead
 from topics.host.clock import Clock
 from topics.host.fs import Fs, Lock, read_file, replace_file
 from topics.host.ids import Ids
 from topics.model.errors import CorruptFile, InvalidRequest, StorageError, StoreLocked
 from topics.storage.copy import CopyTools
 from topics.storage.cut import capture, make_row
+from topics.storage.keptrow import keep_row, text_of
 from topics.storage.options import StoreOptions
 from topics.storage.paths import Paths, group_key
 from topics.storage.recovery import FORMAT_LINE, Found, Tell, kind_of, nobody, read_store
@@ -200,7 +201,7 @@ def _adopt(store: Store, found: Found) -> None:
     adopt_staged(store, found)
     store.routers.adopt(found.recovered.routers.values())
     store.routers.rows = list(found.snapshot.routers)
-    store.rows = {row.id: encode_row(row) for row in found.snapshot.topics if row.id in store.by_id}
+    store.rows = {row.id: keep_row(row) for row in found.snapshot.topics if row.id in store.by_id}
 
 
 def _restart_leases(topic: Topic, wall_ms: int, now_ms: int) -> list[bytes]:
@@ -223,14 +224,14 @@ def _change_layout(store: Store) -> None:
     now, mono_ms = store.clock.now_ms(), store.clock.monotonic_ns() // 1_000_000
     cuts = [capture(topic, now, mono_ms) for topic in store.by_id.values()]
     for cut, segments in zip(cuts, tools.copy_all(cuts), strict=True):
-        store.rows[cut.topic.id] = encode_row(make_row(cut, segments, cut.ceiling))
+        store.rows[cut.topic.id] = keep_row(make_row(cut, segments, cut.ceiling))
         cut.topic.ckpt_seq = cut.head
     store.routers.rows = [router.row(router.cursor, router.forwarded) for router in store.routers.by_name.values()]
     end = Position(store.numbers.next, 0)
     layout = [group_key(i, store.options.wal_shards) for i in range(store.options.wal_shards)]
     store.positions = dict.fromkeys([*store.positions, *layout], end)
     for half in (True, False):
-        store.snapshots.write(_head(store, store.positions, half), list(store.rows.values()))
+        store.snapshots.write(_head(store, store.positions, half), [text_of(row) for row in store.rows.values()])
 
 
 def _start_shards(store: Store, found: Found) -> None:

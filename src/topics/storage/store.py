@@ -40,6 +40,7 @@ from topics.storage.delete import join_ranges, order_config, order_delete, order
 from topics.storage.due import is_due
 from topics.storage.effect import Effect, Ledger
 from topics.storage.handles import Handles
+from topics.storage.keptrow import KeptRow
 from topics.storage.leasing import Now, check_delays, delay_rider
 from topics.storage.names import Found, find_tagged
 from topics.storage.options import StoreOptions
@@ -85,8 +86,8 @@ class Store:
         self.next_topic_id = 1
         self.routers = Routers()
         self.staging = Staging()
-        self.rows: dict[int, bytes] = {}
-        """Each topic as the last snapshot has it, encoded: an unchanged topic costs the next one a copy."""
+        self.rows: dict[int, KeptRow] = {}
+        """Each topic as the last snapshot has it: an unchanged topic costs the next one little more than a copy."""
         self.positions: dict[str, Position] = {}
         self.retired: dict[str, list[int]] = {}
         """WAL files of groups that the present layout does not use."""
