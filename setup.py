@@ -1,4 +1,4 @@
-"""Builds the optional kernel, and two loops over sockets and files. All else about the package is in pyproject.toml.
+"""Builds the optional kernel, and a few loops and calls of the system. All else about the package is in pyproject.toml.
 
 Both need a C compiler, the kernel also the one-file library `xxhash.h`. Without either the build goes on, says so once,
 and the package runs on the Python twins of the same functions.
@@ -67,7 +67,11 @@ def loops() -> list[Extension]:
         Extension(
             f"topics.host.{name}", [str(HOST / f"{name}.pyx")], depends=[str(HOST / header)], include_dirs=[str(HOST)]
         )
-        for name, header in (("sockets_fast", "send_each.h"), ("making_fast", "make_files.h"))
+        for name, header in (
+            ("sockets_fast", "send_each.h"),
+            ("making_fast", "make_files.h"),
+            ("writing_back_fast", "write_back.h"),
+        )
     ]
 
 

@@ -4,7 +4,9 @@ half-done is never built upon."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,6 +280,114 @@ def test_a_sync_that_fails_while_a_signal_comes_is_as_final_as_any(behind: bool)
         log.append("orders", [{"data": 2}])
     with pytest.raises(topics.WriteFailed, match="acknowledged writes may be lost") if behind else nullcontext():
         log.close()
+
+
+class HidingFs(WrappedFs):
+    """A sync of the main thread fails, or succeeds, and something breaks in before it is noted."""
+
+    breaks_in: type[BaseException] | None = None
+    fails = True
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        return HidingFile(self.inner.open(path, write=write, create=create, exclusive=exclusive), self)
+
+
+class HidingFile(WrappedFile):
+    def __init__(self, inner: File, fs: HidingFs) -> None:
+        super().__init__(inner)
+        self.fs = fs
+
+    def sync(self) -> None:
+        breaks_in = self.fs.breaks_in
+        if breaks_in is None or threading.current_thread() is not threading.main_thread():
+            self.inner.sync()
+            return
+        self.fs.breaks_in = None
+        try:
+            if self.fs.fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self.inner.sync()
+        finally:
+            raise breaks_in
+
+
+def hiding(breaks_in: type[BaseException], fails: bool) -> tuple[topics.Log, HidingFs]:
+    """A log whose next sync is hidden so."""
+    fs = HidingFs(FakeDisk(1))
+    log = topics.Log(fs, "/data", SystemClock(), FakeIds(1), wal_shards=1, sync_ms=60_000)
+    log.create("quick", durability="memory")
+    log.create("orders", durability="fsync")
+    log.append("quick", [{"data": 0}])
+    fs.breaks_in, fs.fails = breaks_in, fails
+    return log, fs
+
+
+@pytest.mark.parametrize("breaks_in", [KeyboardInterrupt, MemoryError])
+def test_a_sync_that_failed_is_final_whatever_breaks_in_before_it_is_noted(breaks_in: type[BaseException]) -> None:
+    log, fs = hiding(breaks_in, fails=True)
+    with pytest.raises((breaks_in, topics.WriteFailed)):
+        log.append("orders", [{"data": 1}])
+    with pytest.raises(topics.ReadOnly):
+        log.append("orders", [{"data": 2}])
+    assert not fs.exists("/data/meta/BOOT")
+    with pytest.raises(topics.WriteFailed, match="acknowledged writes may be lost"):
+        log.close()
+
+
+def test_an_error_that_the_caller_is_handling_is_none_of_a_sync_that_a_signal_came_behind() -> None:
+    log, _ = hiding(KeyboardInterrupt, fails=False)
+    try:
+        raise OSError(errno.ENOENT, "somebody else's")
+    except OSError:
+        with pytest.raises(KeyboardInterrupt):
+            log.append("orders", [{"data": 1}])
+    assert log.append("orders", [{"data": 2}]).first_seq == 2
+    log.close()
+
+
+TWO_SIGNALS = """
+import os, signal, sys
+import topics
+
+def raising(number, frame):
+    raise SystemExit(number)
+
+signal.signal(signal.SIGTERM, raising)
+log = topics.open(sys.argv[1], wal_shards=1, sync_ms=60_000)
+log.create("quick", durability="memory")
+log.create("orders", durability="fsync")
+log.append("quick", [{"data": 0}])
+shard = log._store.shards[0]
+shard.file.file._reserved = sys.argv[2] == "reserved"
+os.environ["SIGNALLED"] = "yes"
+for n in range(2):
+    try:
+        print(log.append("orders", [{"data": n}]))
+    except BaseException as error:
+        print(type(error).__name__)
+print(shard.failed.message, os.path.exists(sys.argv[1] + "/meta/BOOT"))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a library in front of the system's, as Linux has it")
+@pytest.mark.parametrize("blocks", ["written", "reserved"])
+def test_a_sync_that_fails_while_two_signals_come_is_as_final_as_any(data: Path, tmp_path: Path, blocks: str) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler here")
+    library, source = tmp_path / "signalled.so", ROOT / "tests/unit/host/signalled_sync.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TWO_SIGNALS, str(data), blocks],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = done.stdout.splitlines()
+    assert told[0] in ("SystemExit", "KeyboardInterrupt", "WriteFailed"), done.stdout + done.stderr
+    assert told[1:] == ["ReadOnly", "WAL shard 0 failed: [Errno 5] Input/output error False"], done.stdout + done.stderr
 
 
 def test_a_rotation_whose_sync_fails_while_a_signal_comes_ends_the_trust_in_the_page_cache() -> None:

@@ -8,6 +8,7 @@ no caller should wait for: syncs by the timer, the next WAL file, checkpoints.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from topics.storage.checkpoint import Checkpoint
 from topics.storage.due import due_bytes
 from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
-from topics.storage.turn import Write
+from topics.storage.turn import Write, failure_behind
 from topics.storage.wal import Shard
 
 log = logging.getLogger("topics.storage")
@@ -175,13 +176,15 @@ class Committer:
     def lead(self, shard: Shard, write: Write) -> bool:
         """One turn for all who queued; then the first of those who came meanwhile leads. True if all that was submitted
         is settled. What a signal raised in between is left in `write`: the turn is done, and it may take its way."""
+        before = sys.exception()
         try:
             try:
                 shard.run(write)
             except BaseException as error:
                 # Others wait for this write, so the same bytes go to the same place once more. Only half a rotation
                 # cannot be done again, and what failed must not be: a sync behind one that failed proves nothing.
-                if write.rotation is not None or write.error is not None:
+                shard.met = shard.met or failure_behind(error, before)
+                if write.rotation is not None or shard.met is not None:
                     raise
                 write.interrupt = error
                 shard.run(write)
@@ -192,8 +195,9 @@ class Committer:
                     return False
                 return not shard.waiting
         except BaseException as error:
+            shard.met = shard.met or failure_behind(error, before)
             with self.lock:
-                shard.abandon(write.error or error)
+                shard.abandon(error)
             raise
 
     @staticmethod

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from topics.host.fs import Fs
 from topics.storage.submission import Submission
 from topics.storage.walfile import Spare, WalFile, discard, make_spare, recycle
+
+Failure = TypeVar("Failure", bound=BaseException)
 
 _BLOCK: Final = 4096
 _SMALL: Final = 256 * 1024
@@ -130,10 +132,21 @@ class Rotation:
         return self.plan.run()
 
 
-def untraced(error: OSError) -> OSError:
+def untraced(error: Failure) -> Failure:
     """The error to keep: the frames that its traceback holds refer to whoever keeps it, and to files of the WAL. Such a
     ring would hold their blocks on the disk until the collector comes."""
     return error.with_traceback(None)
+
+
+def failure_behind(error: BaseException, before: BaseException | None) -> OSError | None:
+    """What had failed when `error` broke in: a signal, say, just while that was being noted. `before`: what our caller
+    was handling already, which is none of ours."""
+    known: BaseException | None = error
+    while known is not None and known is not before:
+        if isinstance(known, OSError):
+            return known
+        known = known.__context__
+    return None
 
 
 class Write(msgspec.Struct, eq=False):
@@ -150,7 +163,7 @@ class Write(msgspec.Struct, eq=False):
     end: int = 0
     took_ns: int = 0
     """Of the write with its sync."""
-    error: OSError | None = None
+    error: OSError | MemoryError | None = None
     refused: bool = False
     """The next file could not be made; no byte was written."""
     interrupt: BaseException | None = None

@@ -65,6 +65,8 @@ class Shard:
     write_syncs: bool = False
     """The write under way syncs its file, or the one before it."""
     syncing: bool = False
+    met: OSError | MemoryError | None = None
+    """What a write or a sync met, noted before any signal can break in: as final as `failed`, which is made of it."""
     failed: WriteFailed | None = None
     frozen: set[int] = field(default_factory=set)
     """Lanes in which nothing more completes in this life; no mark does either, for a snapshot must not cover them."""
@@ -234,8 +236,8 @@ class Shard:
                 if not write.dsync:
                     file.file.sync()
                 write.took_ns = self.clock.monotonic_ns() - write.started_ns
-        except OSError as error:
-            write.error = error
+        except (OSError, MemoryError) as error:  # the latter: perhaps a call failed and nothing was left to say so with
+            write.error = self.met = error
 
     def _rotate(self, write: Write, rotation: Rotation) -> None:
         """Put the next file in place. Until it is, nothing of this batch was written."""
@@ -252,13 +254,15 @@ class Shard:
             write.file = put_in_place(self.fs, self.directory, rotation.number, spare, sealed)
         except OSError as error:
             write.error, write.refused = error, sure and error.errno in NO_DESCRIPTORS
+            if not write.refused:
+                self.met = error
 
     def finish(self, write: Write) -> None:
         """Make the outcome of a turn true and complete whatever is satisfied by it."""
         self.writing = False
         if write.error is not None:
             untraced(write.error)
-            if write.refused:
+            if write.refused and isinstance(write.error, OSError):
                 self._refuse(write, write.error)
                 return
             self.waiting.extend(write.submissions)
@@ -397,7 +401,7 @@ class Shard:
         """Something broke off at a place unknown, by a signal or by our own mistake: as final as a failed write.
         `leading`: it was the write under way; otherwise its leader ends that one."""
         if self.failed is None:
-            self._fail(error)
+            self._fail(error if self.met is None else untraced(self.met))
         assert self.failed is not None
         if not leading:
             return
@@ -414,7 +418,7 @@ class Shard:
         )
         failed.__cause__ = error
         self.failed = failed
-        if isinstance(error, OSError):  # whatever else broke off, the page cache still has what was written
+        if isinstance(error, OSError | MemoryError):  # after all else the page cache still has what was written
             self.on_failed_sync()
         pending = [*self.waiting, *self.queue]
         self.waiting.clear()
