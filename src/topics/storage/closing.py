@@ -51,7 +51,7 @@ def _gone(store: Store, shard: Shard, saved: bool) -> StorageError | None:
 
 def forget_frames(store: Store) -> None:
     """Errors that are kept to be told later hold, by their tracebacks, files that nobody else needs any more."""
-    for error in (store.trouble, *(shard.failed for shard in store.shards)):
+    for error in (store.trouble, *store.stumbled.values(), *(shard.failed for shard in store.shards)):
         known: BaseException | None = error
         while known is not None:
             known.__traceback__ = None

@@ -24,7 +24,7 @@ from topics.storage.checkpoint import Checkpoint
 from topics.storage.due import due_bytes
 from topics.storage.store import Store
 from topics.storage.submission import Submission, fresh_error
-from topics.storage.turn import Write, failure_behind
+from topics.storage.turn import Sync, Write, failure_behind, untraced
 from topics.storage.wal import Shard
 
 log = logging.getLogger("topics.storage")
@@ -35,6 +35,8 @@ _HELD_BACK_NS = 200_000
 """The shortest sleep that is one."""
 _IDLE_S = 0.5
 """How often the background looks for work that nobody announced."""
+_CALM_S = 0.05
+"""How long a thread that stumbled rests: what made it may last, and it must not spin."""
 
 
 class Bell:
@@ -200,6 +202,18 @@ class Committer:
                 shard.abandon(error)
             raise
 
+    def sync(self, shard: Shard, sync: Sync) -> None:
+        mistake: Exception | None = None
+        try:
+            sync.run()
+        except Exception as error:  # of our own: nothing is known of what it was to sync
+            sync.error = mistake = error
+        with self.lock:
+            shard.finish_sync(sync)
+            self.pass_on(shard)  # what needs a sync of its own was not taken meanwhile
+        if mistake is not None:
+            log.error("WAL shard %d stops: its background sync broke off", shard.index, exc_info=mistake)
+
     @staticmethod
     def pass_on(shard: Shard) -> None:
         """Wake the first who waits in the queue, to lead the next turn."""
@@ -228,10 +242,7 @@ class Committer:
                     last = shard.queue[-1] if shard.queue else shard.waiting[-1] if shard.waiting else None
                     sync = shard.take_sync() if not shard.queue else None
                 if sync is not None:
-                    sync.run()
-                    with self.lock:
-                        shard.finish_sync(sync)
-                        self.pass_on(shard)
+                    self.sync(shard, sync)
                 elif last is not None:
                     self.wait_settled(last)
                 elif shard.writing or shard.syncing:
@@ -277,6 +288,8 @@ class Background:
         self.committer = committer
         self.stopping = False
         self.checkpoint_now = Bell()
+        self._calm = Bell()
+        """Never rung: a thread that stumbled rests."""
         self._errands: deque[Errand] = deque()
         self._ended = False
         """The checkpoint thread takes no more errands."""
@@ -316,31 +329,63 @@ class Background:
             while True:
                 errand = self._errands.popleft()
                 errand.error = StoreClosed("the store is closed")
-                errand.done.release()
+                if errand.done.locked():  # else it was done, and the thread ended just behind it
+                    errand.done.release()
 
     def close_pool(self) -> None:
         pool, self.store.pool = self.store.pool, None
         if pool is not None:
             pool.shutdown()
 
-    def _sync_loop(self) -> None:
-        store, committer = self.store, self.committer
+    # -- the threads ---------------------------------------------------------------------------------------------------
+
+    def _keep_at(self, name: str, turn: Callable[[], None]) -> None:
+        """One turn after the other until the store stops. Memory may run out in the telling of an error, too: then the
+        thread goes on without."""
         while not self.stopping:
-            committer.stirred.wait(_IDLE_S if committer.idle else self._pause_s())
+            try:
+                self._turns(name, turn)
+            except Exception:
+                self._calm.wait(_CALM_S)
+
+    def _turns(self, name: str, turn: Callable[[], None]) -> None:
+        stumbled = self.store.stumbled
+        while not self.stopping:
+            try:
+                turn()
+            except Exception as error:
+                stumbled[name] = untraced(error)
+                log.error("%s broke off and goes on: %r", name, error, exc_info=error)
+                self._calm.wait(_CALM_S)
+            else:
+                if name in stumbled:
+                    del stumbled[name]
+
+    def _sync_loop(self) -> None:
+        try:
+            self._keep_at("the thread that syncs", self._sync_turn)
+        finally:
+            if not self.stopping:  # nobody writes and syncs for those who wait any more
+                with self.committer.lock:
+                    self.store.abandon(RuntimeError("the thread that syncs has ended"))
+
+    def _sync_turn(self) -> None:
+        store, committer = self.store, self.committer
+        committer.stirred.wait(_IDLE_S if committer.idle else self._pause_s())
+        committer.idle = False
+        for shard in store.shards:
+            try:
+                self._write(shard)
+                self._sync(shard)
+            except Exception as error:
+                # Something may have happened by half: nobody may build on it, and nobody may wait for ever.
+                with committer.lock:
+                    shard.abandon(error)
+                log.exception("WAL shard %d stops: its background sync broke off", shard.index)
+        # Said before the look: a shard that becomes dirty after it finds the flag set, and wakes us.
+        committer.idle = True
+        if any(shard.dirty_since_ns is not None and shard.failed is None for shard in store.shards):
             committer.idle = False
-            for shard in store.shards:
-                try:
-                    self._write(shard)
-                    self._sync(shard)
-                except Exception as error:
-                    # Something may have happened by half: nobody may build on it, and nobody may wait for ever.
-                    log.exception("WAL shard %d stops: its background sync broke off", shard.index)
-                    with committer.lock:
-                        shard.abandon(error)
-            # Said before the look: a shard that becomes dirty after it finds the flag set, and wakes us.
-            committer.idle = True
-            if any(shard.dirty_since_ns is not None and shard.failed is None for shard in store.shards):
-                committer.idle = False
 
     def _pause_s(self) -> float:
         store = self.store
@@ -357,20 +402,18 @@ class Background:
     def _sync(self, shard: Shard) -> None:
         with self.committer.lock:
             sync = shard.take_sync() if shard.sync_due(self.store.clock.monotonic_ns()) else None
-        if sync is None:
-            return
-        sync.run()
-        with self.committer.lock:
-            shard.finish_sync(sync)
-            self.committer.pass_on(shard)  # what needs a sync of its own was not taken meanwhile
+        if sync is not None:
+            self.committer.sync(shard, sync)
 
     def _spare_loop(self) -> None:
         step_back()
-        while not self.stopping:
-            self.committer.spare_wanted.wait(_IDLE_S)
-            if not self.stopping:
-                for shard in self.store.shards:
-                    self._spare(shard)
+        self._keep_at("the thread that makes WAL files", self._spare_turn)
+
+    def _spare_turn(self) -> None:
+        self.committer.spare_wanted.wait(_IDLE_S)
+        if not self.stopping:
+            for shard in self.store.shards:
+                self._spare(shard)
 
     def _spare(self, shard: Shard) -> None:
         with self.committer.lock:
@@ -393,23 +436,29 @@ class Background:
 
     def _checkpoint_loop(self) -> None:
         step_back()
-        while not self.stopping:
-            self.checkpoint_now.wait(_IDLE_S)
-            while self._errands:
-                self._errands.popleft().run()
-            with self.committer.lock:
-                due = not self.stopping and not self.store.closed and self.store.checkpoint_due()
-            if due:
-                try:
-                    run_checkpoint(self.store, self.committer)
-                except StoreClosed:
-                    continue
-                except Exception as error:  # all of it is tried again when the next one is due
-                    self.store.trouble = error
-            elif not self.store.closed:
-                self.store.staging.tend(self.store)
-        self._ended = True
-        self._refuse()
+        try:
+            self._keep_at("the thread that checkpoints", self._checkpoint_turn)
+        finally:
+            self._ended = True
+            self._refuse()
+
+    def _checkpoint_turn(self) -> None:
+        store = self.store
+        self.checkpoint_now.wait(_IDLE_S)
+        while self._errands:
+            self._errands[0].run()
+            self._errands.popleft()  # not before: whoever waits for one that broke off would wait for ever
+        with self.committer.lock:
+            due = not self.stopping and not store.closed and store.checkpoint_due()
+        if due:
+            try:
+                run_checkpoint(store, self.committer)
+            except StoreClosed:
+                return
+            except Exception as error:  # all of it is tried again when the next one is due
+                store.trouble = error
+        elif not store.closed:
+            store.staging.tend(store)
 
 
 def until_due_ns(dirty_since_ns: Iterable[int | None], sync_ns: int, now_ns: int) -> int:

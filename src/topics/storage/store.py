@@ -102,6 +102,8 @@ class Store:
         self.checkpointed_ns = self.opened_ns
         self.trouble: Exception | None = None
         """Why the last checkpoint failed; None = it did not."""
+        self.stumbled: dict[str, Exception] = {}
+        """Why the last turn of a background thread broke off, by what the thread does. It goes on."""
         self.report: list[str] = []
         """What recovery had to say."""
         self.store_id = ""

@@ -17,6 +17,8 @@ def describe_trouble(store: Store) -> dict[str, str]:
             found[f"WAL shard {shard.index}"] = error.message
     if store.trouble is not None:
         found["the checkpoint"] = f"the last checkpoint failed and will be tried again: {in_words(store.trouble)}"
+    for name, stumble in store.stumbled.copy().items():
+        found[name] = f"{name} broke off and goes on: {in_words(stumble)}"
     return found
 
 
@@ -24,4 +26,4 @@ def in_words(error: BaseException) -> str:
     """An error as text; one of the system names its second path only where there is one."""
     if isinstance(error, OSError) and error.filename is not None and error.filename2 is None:
         return f"[Errno {error.errno}] {error.strerror}: {error.filename!r}"
-    return str(error)
+    return str(error) or type(error).__name__

@@ -175,10 +175,10 @@ class Sync:
     file: WalFile
     end: int
     started_ns: int
-    error: OSError | None = None
+    error: Exception | None = None
 
     def run(self) -> None:
         try:
             self.file.file.sync()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.error = untraced(error)

@@ -378,9 +378,10 @@ class Shard:
             return None
         if self.writing and self.write_syncs:
             return None  # that write's own sync takes these bytes along; see `_batch`
+        sync = Sync(file, file.written, self.clock.monotonic_ns())
         self.syncing = True
         self.dirty_since_ns = None
-        return Sync(file, file.written, self.clock.monotonic_ns())
+        return sync
 
     def finish_sync(self, sync: Sync) -> None:
         self.syncing = False

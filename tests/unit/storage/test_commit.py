@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import topics
+from topics.embedded import Log
 from topics.format.ops import prepare
+from topics.host.clock import SystemClock
+from topics.host.fs import File, OsFs
+from topics.host.ids import SystemIds
 from topics.model import limits
-from topics.model.errors import ReadOnly, WriteFailed
+from topics.model.errors import ReadOnly, StoreClosed, WriteFailed
 from topics.rules.catchup import FROM_BURSTS, NS_PER_BYTE
+from topics.storage import commit
 from topics.storage.commit import Background, Bell, until_due_ns
+from topics.storage.staging import Staging
+from topics.storage.store import Store
+from topics.testing.wrap import WrappedFile, WrappedFs
 
 MS = 1_000_000
 
@@ -63,6 +74,127 @@ def test_append_behind_more_than_one_write_takes_returns_when_it_is_readable_its
         done = log.append("t", [{"data": "last"}])
         assert done.first_seq == limits.COMMIT_SUBMISSIONS + 1
         assert log._store.topic("t").head == done.last_seq
+
+
+def in_time(act: Callable[[], object]) -> None:
+    """Run `act` in a thread of its own: it must come back."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for ever"
+    if errors:
+        raise errors[0]
+
+
+def until(reached: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "thread"),
+    [
+        (Staging, "tend", "the thread that checkpoints"),
+        (Store, "checkpoint_due", "the thread that checkpoints"),
+        (Background, "_pause_s", "the thread that syncs"),
+        (Background, "_spare", "the thread that makes WAL files"),
+    ],
+)
+def test_a_background_thread_goes_on_when_memory_has_run_out_anywhere_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, thread: str
+) -> None:
+    real, starved = getattr(owner, name), threading.Event()
+    starved.set()
+
+    def starving(*args: Any) -> Any:
+        if starved.is_set():
+            raise MemoryError
+        return real(*args)
+
+    monkeypatch.setattr(owner, name, starving)
+    log = topics.open(tmp_path / "store", wal_shards=1)
+    log.create("t", durability="disk")
+    shard = log._store.shards[0]
+
+    def told() -> bool:
+        log.append("t", [{"data": 1}])
+        return f"{thread} broke off and goes on: MemoryError" in log.trouble
+
+    until(told)
+    starved.clear()
+    until(lambda: not log.trouble)
+    in_time(log.checkpoint)
+    log.append("t", [{"data": 1}])
+    file = shard.file
+    assert file is not None
+    until(lambda: file.synced == file.written)
+    in_time(log.close)
+
+
+def test_a_thread_goes_on_when_memory_runs_out_in_the_telling_of_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starving(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "tend", starving)
+        patch.setattr(commit.log, "error", starving)
+        log = topics.open(tmp_path / "store", wal_shards=1)
+        until(lambda: log.trouble)
+    in_time(log.checkpoint)
+    in_time(log.close)
+
+
+@pytest.mark.parametrize("error", [MemoryError, ZeroDivisionError])
+def test_a_background_sync_that_broke_off_stops_the_shard_and_keeps_nobody_waiting(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    class Starved(WrappedFs):
+        def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+            return StarvedFile(self.inner.open(path, write=write, create=create, exclusive=exclusive))
+
+    class StarvedFile(WrappedFile):
+        def sync(self) -> None:
+            if threading.current_thread().name == "topics-sync":
+                raise error
+            self.inner.sync()
+
+    log = Log(Starved(OsFs()), str(tmp_path / "store"), SystemClock(), SystemIds(), wal_shards=1)
+    log.create("t", durability="disk")
+    with pytest.raises((ReadOnly, WriteFailed)):
+        deque((log.append("t", [{"data": 1}]) for _ in count()), maxlen=0)
+    with pytest.raises(WriteFailed, match="not synced"):
+        in_time(log.close)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_background_thread_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Background, "_checkpoint_turn", ends)
+        patch.setattr(Background, "_sync_turn", ends)
+        log = topics.open(tmp_path / "store", wal_shards=1)
+    until(lambda: log.trouble)
+    with pytest.raises(ReadOnly, match="the thread that syncs has ended"):
+        log.create("t", durability="disk")
+    with pytest.raises(StoreClosed):
+        in_time(log.checkpoint)
+    with pytest.raises(StoreClosed):
+        in_time(log.close)
+    topics.open(tmp_path / "store", wal_shards=1).close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a weight of its own")
