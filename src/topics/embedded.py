@@ -6,8 +6,8 @@ One short lock stands where a server has its event loop; waiting for the disk ha
 from __future__ import annotations
 
 import os
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -26,6 +26,7 @@ from topics.format.ops import prepare
 from topics.host.clock import Clock, SteadyClock, SystemClock
 from topics.host.fs import Fs, OsFs
 from topics.host.ids import Ids, SystemIds
+from topics.host.lifetime import note_open
 from topics.model import limits
 from topics.model.arguments import check_batch, check_limit, check_seq, check_text, split_delays
 from topics.model.config import TopicConfig, make_config
@@ -78,7 +79,7 @@ class Log:
         self.store_id = self._store.store_id
         self.recovery_report: list[str] = list(self._store.report)
         """What recovery found worth saying: skipped snapshots, salvaged damage, things set aside. Usually empty."""
-        _open_here.add(self)
+        note_open(self)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -325,6 +326,11 @@ class Log:
         WriteFailed or StorageError, when all is let go of, where writes that were acknowledged are not surely on the
         disk. A checkpoint that fails loses nothing, the next open replays the WAL; `trouble` tells of it.
         """
+        if sys.is_finalizing():
+            # Other threads stand still for good, perhaps with a lock in hand; the system lets go of all the rest.
+            self._store.closed = True
+            self._store.guard.release()
+            return
         with self._closing:
             with self._lock:
                 if self._store.closed:
@@ -357,8 +363,9 @@ class Log:
                 shard.taken = []
             forget_frames(self._store)
 
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the store stays with the process that opened it, and the child holds no lock on it."""
+    def leave_to_parent(self) -> None:
+        """In a forked child, of itself: the store stays with the process that opened it, and the child holds no lock
+        on it."""
         self._store.closed = True
         # Whoever held the locks lives in the other process.
         self._lock, self._closing = threading.Lock(), threading.Lock()
@@ -441,17 +448,6 @@ def _unreadable(topic: str, error: OSError) -> StorageError:
 def _selector(tag: str) -> Selector:
     check_text("tag", tag, limits.TAG_BYTES + 1)
     return Selector(SelectorOp.GLOB, tag[:-1]) if tag.endswith("*") else Selector(SelectorOp.EQ, tag)
-
-
-_open_here: weakref.WeakSet[Log] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for log in _open_here:
-        log._leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Log:

@@ -16,6 +16,8 @@ import topics
 from topics.host.clock import SystemClock
 from topics.host.fs import OsFs
 from topics.host.ids import SystemIds
+from topics.storage.opening import open_store
+from topics.storage.options import make_options
 from topics.testing.faults import Fault, FaultFs
 
 SLOW = 60_000
@@ -170,3 +172,77 @@ def test_a_log_is_checkpointed_and_closed_when_the_main_thread_is_through(tmp_pa
     assert (ran.stdout, ran.stderr) == ("True []\n", "")
     with topics.open(tmp_path / "data") as log:
         assert [item.data for item in log.read("orders") if isinstance(item, topics.Record)] == [*range(6)]
+
+
+_HELD_BY_A_GENERATOR = """
+import atexit, sys
+import topics
+
+Closed = topics.StoreClosed
+
+def session():
+    with topics.open(sys.argv[1]) as log:
+        log.create("orders", durability=sys.argv[3])
+        log.append("orders", [{"data": n} for n in range(6)])
+        try:
+            yield log
+        finally:
+            try:
+                log.checkpoint()
+            except Closed:
+                print("closed", flush=True)
+
+def begin():
+    global held
+    held = session()
+    next(held)
+
+if sys.argv[2] == "before the end":
+    begin()
+else:  # behind the moment at which open logs are closed
+    atexit._run_exitfuncs()
+    begin()
+print("through", flush=True)
+"""
+
+
+@pytest.mark.parametrize("durability", ["memory", "fsync"])
+@pytest.mark.parametrize("when", ["before the end", "at the end"])
+def test_a_log_that_a_generator_holds_at_the_end_of_the_process_keeps_nobody_waiting(
+    tmp_path: Path, when: str, durability: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _HELD_BY_A_GENERATOR, tmp_path / "data", when, durability],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert (ran.stdout, ran.stderr) == ("through\nclosed\n", "")
+    with topics.open(tmp_path / "data") as log:
+        assert [item.data for item in log.read("orders") if isinstance(item, topics.Record)] == [*range(6)]
+
+
+_LEFT_OPEN = """
+import shutil, sys
+import topics
+
+log = topics.open(sys.argv[1])
+log.create("orders")
+log.append("orders", [{"data": 1}])
+if sys.argv[2] == "gone":
+    shutil.rmtree(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", ["there", "gone"])
+def test_a_log_that_is_left_open_is_closed_when_the_process_ends(tmp_path: Path, how: str) -> None:
+    data = tmp_path / "data"
+    ran = subprocess.run([sys.executable, "-c", _LEFT_OPEN, data, how], capture_output=True, text=True, check=True)
+    if how == "gone":
+        assert ran.stderr.startswith("a log that was left open: acknowledged writes are lost")
+        return
+    assert ran.stderr == ""
+    store = open_store(OsFs(), str(data), make_options({"wal_shards": 1}), SystemClock(), SystemIds(), threading.Lock())
+    assert [(topic.head, topic.copied) for topic in store.topics.values()] == [(1, 1)]
+    store.release()

@@ -314,6 +314,8 @@ class Background:
     def run(self, act: Callable[[], bool]) -> bool:
         """Have the checkpoint thread do `act`, and wait. Signals reach the main thread alone: one that comes now breaks
         off the waiting, never the work."""
+        if sys.is_finalizing():
+            raise StoreClosed("the process ends, and its background threads have ended")
         errand = Errand(act)
         self._errands.append(errand)
         self.checkpoint_now.set()
