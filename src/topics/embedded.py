@@ -69,17 +69,23 @@ class Log:
         self._closing = threading.Lock()
         steady = SteadyClock(clock, Steady())
         self._store: Store = open_store(fs, path, make_options(options), steady, ids, self._lock)
-        self._committer = Committer(self._store, self._lock)
-        self._background = Background(self._store, self._committer)
-        self._queues = Queues(self._store, self._swept)
-        self.staging = Staging(self._store, self._committer, self._background)
-        """Parts that are durable and invisible, and their commit, once, in one topic or several."""
-        self._groups = ConsumerGroups(self._store, self._swept)
-        self.path = path
-        self.store_id = self._store.store_id
-        self.recovery_report: list[str] = list(self._store.report)
-        """What recovery found worth saying: skipped snapshots, salvaged damage, things set aside. Usually empty."""
-        note_open(self)
+        try:
+            self._committer = Committer(self._store, self._lock)
+            self._background = Background(self._store, self._committer)
+            self._queues = Queues(self._store, self._swept)
+            self.staging = Staging(self._store, self._committer, self._background)
+            """Parts that are durable and invisible, and their commit, once, in one topic or several."""
+            self._groups = ConsumerGroups(self._store, self._swept)
+            self.path = path
+            self.store_id = self._store.store_id
+            self.recovery_report: list[str] = list(self._store.report)
+            """What recovery found worth saying: skipped snapshots, salvaged damage, things set aside. Usually empty."""
+            note_open(self)
+            self._background.start()
+        except BaseException:  # a thread that the system does not start, or a signal: nobody else will let go of it
+            self._store.release()
+            self._forget()
+            raise
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -437,3 +437,47 @@ def test_class_changes_racing_appends_hand_no_seq_twice(reopen: Opener, shards: 
                 found[item.seq] = item.data
         assert found == {seq: data for seq, data in acked.items() if seq not in lost}
         assert current.info("orders").count == len(found)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["it does not begin", "it begins"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_open_that_cannot_start_its_threads_lets_go_of_the_directory(
+    data: Path, monkeypatch: pytest.MonkeyPatch, nth: int, error: type[BaseException], begins: bool
+) -> None:
+    """The system starts no further thread, or a signal comes meanwhile."""
+    real, started = threading.Thread.start, 0
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started != nth or begins:
+            real(thread)
+        if started == nth:
+            raise error
+
+    topics.open(data).close()
+    before = set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(error) as caught:
+            topics.open(data)
+    assert set(threading.enumerate()) == before
+    with topics.open(data) as log:
+        log.create("orders")
+    assert caught  # its traceback, as a debugger keeps it, holds all that was made so far
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_an_open_that_breaks_off_before_its_store_is_made_lets_go_of_the_directory(
+    data: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("topics.storage.store.Handles", broken)
+        with pytest.raises(error) as caught:
+            topics.open(data)
+    topics.open(data).close()
+    assert caught

@@ -52,6 +52,7 @@ class Pump:
         self.loop = loop
         self.committer = Committer(store, lock)
         self.background = Background(store, self.committer)
+        self.background.start()
         self._thread_id = threading.get_ident()
         self._writers = [_Writer(self, shard) for shard in store.shards]
         self._released: list[Resumed] = []
@@ -61,8 +62,7 @@ class Pump:
         self._flush_soon = False
         self._flushing = False
         """What is released now is woken at the end of it."""
-        self._wake_soon = False
-        self._turn_soon = False
+        self._wake_soon = self._turn_soon = False
         self._stir_soon = False
         """The thread that syncs is woken shortly before it is to."""
         self._crowded = False

@@ -300,8 +300,16 @@ class Background:
         ]
         store.files_max = files_max()
         store.pool = LastingPool(_SEGMENT_THREADS, thread_name_prefix="topics-segments", initializer=step_back)
-        for thread in self._threads:
-            thread.start()
+
+    def start(self) -> None:
+        """All of them or, after an error, none."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.stop()
+            self.close_pool()
+            raise
 
     def stop(self) -> None:
         self.stopping = True
@@ -309,7 +317,8 @@ class Background:
         self.committer.spare_wanted.set()
         self.checkpoint_now.set()
         for thread in self._threads:
-            thread.join()
+            with suppress(RuntimeError):  # not begun, or just beginning: it finds that it is to stop
+                thread.join()
 
     def run(self, act: Callable[[], bool]) -> bool:
         """Have the checkpoint thread do `act`, and wait. Signals reach the main thread alone: one that comes now breaks

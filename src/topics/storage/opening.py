@@ -55,8 +55,9 @@ def open_store(
         guard = _take(fs, paths)
     except (OSError, EOFError) as error:
         raise _refused(fs, root, "opened", error) from error
-    store = Store(fs, paths, options, clock, ids, lock, guard)
+    held: Lock | Store = guard
     try:
+        held = store = Store(fs, paths, options, clock, ids, lock, guard)
         if kind != "ours":  # somebody may have made it ours before we held the lock
             kind = kind_of(fs, paths)
         lines: list[str] = []
@@ -66,11 +67,10 @@ def open_store(
             lines = import_rust(fs, paths, options, clock, ids, lambda part: tell(_IMPORTED * part)).lines()
         _recover(store, tell if not lines else lambda part: tell(_IMPORTED + (1 - _IMPORTED) * part))
         store.report[:0] = lines
-    except (OSError, EOFError) as error:
-        store.release()
-        raise _refused(fs, root, "opened", error) from error
-    except BaseException:
-        store.release()
+    except BaseException as error:
+        held.release()
+        if isinstance(error, OSError | EOFError):
+            raise _refused(fs, root, "opened", error) from error
         raise
     return store
 

@@ -471,8 +471,10 @@ class Store:
     def release(self) -> None:
         """Let go of files and of the directory."""
         self.closed = True
-        for topic in self.topics.values():
-            for effect in topic.pending:  # a ring, and a file of the WAL in it
-                effect.submission = None
-        self.handles.close()
-        self.guard.release()
+        try:
+            for topic in self.topics.values():
+                for effect in topic.pending:  # a ring, and a file of the WAL in it
+                    effect.submission = None
+            self.handles.close()
+        finally:
+            self.guard.release()
