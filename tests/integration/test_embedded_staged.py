@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 import topics
-from topics.model.errors import PartExists, PartMissing, TopicNotFound
+from topics.host.clock import SystemClock
+from topics.host.fs import File, OsFs
+from topics.host.ids import SystemIds
+from topics.model.errors import NotFound, PartExists, PartMissing, TopicNotFound
+from topics.storage.partfile import FOLDER
+from topics.testing.wrap import WrappedFs
 
 
 def test_parts_are_staged_and_committed_in_several_topics(tmp_path: Path) -> None:
@@ -53,3 +58,51 @@ def test_threads_that_commit_the_same_transaction_append_it_once(tmp_path: Path)
             thread.join()
         assert sorted(answers) == [False] + [True] * 5
         assert len(list(log.read("a"))) == 1
+
+
+class StarvedFs(WrappedFs):
+    """Memory runs out in one call for the file of a part."""
+
+    call = ""
+
+    def starve(self, call: str, path: str) -> None:
+        if call == self.call and f"/{FOLDER}" in path:
+            self.call = ""
+            raise MemoryError
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
+        self.starve("open", path)
+        return self.inner.open(path, write=write, create=create, exclusive=exclusive)
+
+    def rename(self, source: str, target: str) -> None:
+        self.inner.rename(source, target)
+        self.starve("rename", target)
+
+    def remove(self, path: str) -> None:
+        self.starve("remove", path)
+        self.inner.remove(path)
+
+    def mkdir(self, path: str) -> None:
+        self.starve("mkdir", path)
+        self.inner.mkdir(path)
+
+
+@pytest.mark.parametrize("call", ["open", "rename", "mkdir"])
+def test_memory_that_runs_out_while_a_part_is_written_leaves_no_trace_of_it(tmp_path: Path, call: str) -> None:
+    fs = StarvedFs(OsFs())
+    with topics.Log(fs, str(tmp_path / "data"), SystemClock(), SystemIds(), wal_shards=1) as log:
+        log.create("a")
+        fs.call = call
+        with pytest.raises(MemoryError):
+            log.staging.put("a", "x", "p0", [{"data": 1}])
+        assert not fs.call
+        store = log._store
+        assert (store.staging.bytes, dict(store.staging.busy)) == (0, {})
+        with pytest.raises(NotFound):
+            log.staging.state("a", "x")
+        log.staging.put("a", "x", "p0", [{"data": 2}])
+        assert log.staging.commit("x", {"a": ["p0"]})["a"].count == 1
+        log.drop("a")
+        log.checkpoint()
+        log.checkpoint()
+        assert store.graveyard == []

@@ -120,9 +120,11 @@ class Staged:
         created = isinstance(found, Put)
         if isinstance(found, Put):
             put = found
-            put.run(store.fs, frames)
-            with store.lock:
-                found = end_put(store, put)
+            try:
+                put.run(store.fs, frames)
+            finally:
+                with store.lock:
+                    found = end_put(store, put)
         committed = isinstance(found, Committed)
         return StoredPart(txn, part, head.count, head.frame_bytes, created and not committed, committed)
 

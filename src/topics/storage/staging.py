@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -241,17 +242,21 @@ class Put:
     topic: Topic
     part: Part
     has_folder: bool
-    error: OSError | None = None
+    stored: bool = False
+    error: BaseException | None = None
 
     def run(self, fs: Fs, frames: bytes) -> None:
-        """Without the lock."""
+        """Without the lock. What goes wrong is told by `end_put`, which is to be called whatever happens: else whoever
+        waits for the folder would wait for ever."""
         try:
             if not self.has_folder:
                 make_folder(fs, self.topic.directory)
             write_part(fs, self.part, frames)
-        except OSError as error:
-            discard(fs, self.part.path)
+            self.stored = True
+        except BaseException as error:
             self.error = error
+            with suppress(Exception):
+                discard(fs, self.part.path)
 
 
 def check_stageable(topic: Topic) -> None:
@@ -280,10 +285,11 @@ def begin_put(store: Store, topic: Topic, head: PartHead) -> Put | Part | Commit
             limit="staged_max_bytes",
             max=staging.bytes_max,
         )
+    put = Put(topic, part, stages.has_folder)
     stages.next_number += 1
-    staging.bytes += part.size
     staging.busy[topic.id] += 1
-    return Put(topic, part, stages.has_folder)
+    staging.bytes += part.size
+    return put
 
 
 def _stored(stages: TopicStages, head: PartHead) -> Part | None:
@@ -302,10 +308,12 @@ def end_put(store: Store, put: Put) -> Part | Committed:
     staging.busy[topic.id] -= 1
     if not staging.busy[topic.id]:
         del staging.busy[topic.id]
-    if put.error is not None:
+    if not put.stored:
         staging.bytes -= part.size
         if store.by_id.get(topic.id) is topic:
             staging.doom(topic, [part])  # its name may be there, or come back with a power cut
+        if put.error is not None and not isinstance(put.error, OSError):
+            raise put.error
         raise StorageError(f"{part.path} cannot be written: {put.error}", path=part.path) from put.error
     if store.by_id.get(topic.id) is not topic:
         staging.bytes -= part.size
