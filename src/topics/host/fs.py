@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from topics.host.blanking import blank_range
+from topics.host.locking import OsLock
 from topics.host.making import make_all
 from topics.host.mapping import map_file
 from topics.host.mount import mount_of
@@ -458,34 +459,6 @@ class OsFile:
 
     def __del__(self) -> None:
         self.close()
-
-
-class OsLock:
-    """A held `flock`. A forked child shares it: only the process that took it may end it for both."""
-
-    def __init__(self, directory: str, *fds: int) -> None:
-        """`fds`: the directory, then what else is locked."""
-        self._directory = directory
-        self._below = directory + "/"
-        self._fds = fds
-        self._pid = os.getpid()
-
-    def at(self, path: str) -> tuple[str, int | None]:
-        """A path inside the locked directory as a name in it; any other, and any after the release, as it is."""
-        fds = self._fds
-        if fds and path.startswith(self._below):
-            return path[len(self._below) :], fds[0]
-        return (".", fds[0]) if fds and path == self._directory else (path, None)
-
-    def release(self) -> None:
-        fds, self._fds = self._fds, ()
-        for fd in fds:
-            if os.getpid() == self._pid:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.release()
 
 
 _RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)

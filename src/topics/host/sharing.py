@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from topics.host.fs import OsLock
+from topics.host.locking import OsLock
 
 
 def share_directory(directory: str, lock_name: str) -> OsLock:

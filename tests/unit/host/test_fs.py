@@ -6,12 +6,12 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from topics.host.fs import Buffer, OsFile, OsFs, parent, replace_file, write_all
+from topics.host.fs import Buffer, Lock, OsFile, OsFs, parent, replace_file, write_all
 from topics.testing.disk import FakeDisk, FakeFile, PowerOff
 
 
@@ -235,3 +235,61 @@ def test_errors_name_the_paths_of_the_call_and_nothing_else(tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError) as two:
         fs.rename(gone, f"{there}/new")
     assert str(two.value) == f"[Errno 2] No such file or directory: {gone!r} -> {there + '/new'!r}"
+
+
+class _Overtaken(OsFs):
+    """Something happens between the looking up of the directory and the call in it."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def _at(self, path: str) -> tuple[str, int | None]:
+        found = super()._at(path)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return found
+
+
+@pytest.mark.parametrize("call", ["open", "list", "exists"])
+def test_a_call_whose_lock_is_released_meanwhile_finds_its_own_directory(tmp_path: Path, call: str) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+        (tmp_path / name / "data").write_text(name)
+        (tmp_path / name / f"of {name}").touch()
+    fs, others = _Overtaken(), OsFs()
+    before = set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
+    lock = fs.lock(f"{tmp_path}/mine/lock")
+    taken: list[Lock] = []
+
+    def meanwhile() -> None:
+        lock.release()
+        taken.append(others.lock(f"{tmp_path}/other/lock"))  # it gets the number that is free, if one is
+
+    fs.meanwhile = meanwhile
+    if call == "open":
+        file = fs.open(f"{tmp_path}/mine/data")
+        assert file.read_at(0, 10) == b"mine"
+        file.close()
+    elif call == "list":
+        assert fs.list(f"{tmp_path}/mine") == ["data", "lock", "of mine"]
+    else:
+        assert fs.exists(f"{tmp_path}/mine/of mine")
+    OsFs().lock(f"{tmp_path}/mine/lock").release()
+    taken.pop().release()
+    if sys.platform == "linux":
+        assert set(os.listdir("/proc/self/fd")) == before, "a descriptor is left"
+
+
+def test_a_directory_is_free_again_though_a_call_in_it_is_under_way(tmp_path: Path) -> None:
+    fs = OsFs()
+    lock = fs.lock(f"{tmp_path}/lock")
+    _, at = fs._at(f"{tmp_path}/a")
+    assert at is not None
+    lock.release()
+    OsFs().lock(f"{tmp_path}/lock").release()
+    os.fstat(at)
+    number = int(at)
+    del at
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(number)
