@@ -319,14 +319,41 @@ def test_deleted_records_are_flagged_exactly_and_by_one_sync_per_file() -> None:
     before = fs.counts["sync"]
     life.store.checkpoint()
     assert fs.counts["sync"] - before <= 8
+    assert deleted_flags(life) == [True] * 10 + [False] * 10
+    assert life.disk.read(segment(1, "data"))[-1] != DELETED
+
+
+def deleted_flags(life: Life) -> list[bool]:
+    """Of each record in the first segment of the first topic."""
     data = life.disk.read(segment(1, "data"))
     at, flags = 0, []
     while at < len(data):
         frame = decode_segment_frame(data, at, len(data))
         flags.append(frame.deleted)
         at = frame.end
-    assert flags == [True] * 10 + [False] * 10
-    assert data[-1] != DELETED
+    return flags
+
+
+@pytest.mark.parametrize("in_ram", [0, 1])
+def test_a_delete_between_the_mark_of_a_checkpoint_and_its_copy_is_flagged_by_the_next_one(in_ram: int) -> None:
+    """Also beside records that lie in RAM alone: to the snapshot they count as gone, and to the topic they do not."""
+    life = Life(segment_max_events=20)
+    store = life.open()
+    life.create("a", durability="fsync")
+    for tag in ("x", "y", "z"):
+        life.append("a", 1, tag)
+    life.configure("a", durability="ephemeral")
+    if in_ram:
+        life.append("a", in_ram)
+    checkpoint = store.begin_checkpoint()
+    for mark in checkpoint.marks:
+        store.drive(mark)
+    life.delete("a", tag="y")
+    assert checkpoint.run()
+    assert deleted_flags(life) == [False] * 3
+    life.configure("a", durability="fsync")
+    assert store.checkpoint()
+    assert deleted_flags(life)[:3] == [False, True, False]
 
 
 def test_a_delete_survives_when_its_frame_was_trimmed() -> None:

@@ -473,7 +473,7 @@ def _first_live(mask: bytes, at: int, count: int) -> int:
 
 def _died_since(topic: Topic, cut: TopicCut, first: int, last: int) -> list[tuple[int, int]]:
     first = max(first, topic.involuntary_floor + 1)
-    if first > last or topic.dead.version == cut.dead.version:
+    if first > last or topic.dead.version == cut.dead_version:
         return []
     now, then = topic.dead.mask(first, last - first + 1), cut.dead.mask(first, last - first + 1)
     if now is None:

@@ -56,6 +56,8 @@ class TopicCut:
     bytes: int
     last_ts: int
     dead: DeadSet
+    dead_version: int
+    """Of the topic's own dead set, which knows nothing of what `dead` counts as lost with the process."""
     unflagged: tuple[tuple[int, int], ...]
     dedupe: tuple[tuple[str, int, int, int], ...]
     txns: tuple[tuple[str, str, int, int, int], ...]
@@ -96,6 +98,7 @@ def capture(topic: Topic, now_ms: int, mono_ms: int) -> TopicCut:
         bytes=size,
         last_ts=topic.last_ts,
         dead=dead,
+        dead_version=topic.dead.version,
         unflagged=tuple(topic.unflagged),
         dedupe=_dedupe_rows(topic, rams) if len(topic.dedupe) else (),
         txns=tuple([(*row,) for row in topic.stages.memory.rows()]) if topic.stages is not None else (),
