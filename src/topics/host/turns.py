@@ -8,7 +8,8 @@ import os
 import time
 from typing import Final
 
-from topics.host.fs import Lock, OsLock
+from topics.host.fs import Lock
+from topics.host.locking import OsLock
 
 _LOOK_S: Final = 0.01
 

@@ -182,6 +182,10 @@ class Paper:
         self.committed, self.handed = position, 0
         self.logged(now)
 
+    def park(self, seq: int) -> None:
+        item = self.items[seq]
+        item.state, item.until, item.over = "parked", 0, False
+
     # -- what goes by itself -------------------------------------------------------------------------------------------
 
     def too_much(self, cap: int, ttl_ms: int, wall: int) -> int:

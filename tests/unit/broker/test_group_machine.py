@@ -209,7 +209,7 @@ class QueueModeLife(GroupLife):
             return
         if self.group_config.dead_letter is None:
             for seq in spent:
-                paper.items[seq].state, paper.items[seq].until = "parked", 0
+                paper.park(seq)
             paper.logged(now)
             yield self.fsync
             return

@@ -198,7 +198,7 @@ def test_pairs_are_made_file_by_file_where_descriptors_have_run_out(number: int)
     life.reopen()
 
 
-@pytest.mark.parametrize(("files_max", "pairs"), [(1024, 16), (200, 4), (100, 2), (16, 1)])
+@pytest.mark.parametrize(("files_max", "pairs"), [(2000, 16), (1024, 12), (200, 2), (16, 1)])
 def test_what_is_made_at_once_is_a_share_of_the_files_that_a_process_may_open(files_max: int, pairs: int) -> None:
     life = Life()
     disk = Scarce(life.ordered(), 1000, 0)
