@@ -61,7 +61,10 @@ class Http1:
         self._in_head = False
         """Between the first byte of a request and the end of its head."""
         self._head_bytes = 0
-        """Of a head under way, in earlier inputs."""
+        """Of a head under way, in earlier inputs, at least. An input that held something else before it counts as one
+        byte: how much of it belongs to the head is not known."""
+        self._passed = False
+        """The input that is being parsed ended a head or a request, or held some of a body."""
         self._fed = 0
         """Bytes of the input that is being parsed."""
         self._since = connection.ticker.now
@@ -164,6 +167,7 @@ class Http1:
         again: bytes | None = None
         begins = self._between_requests
         self._fed = len(data)
+        self._passed = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -182,7 +186,7 @@ class Http1:
         elif stopped >= 0:
             self._stopped_at_upgrade(data[stopped:])
         elif self._in_head:
-            self._head_bytes += len(data)
+            self._head_bytes = 1 if self._passed else self._head_bytes + len(data)
             if self._head_bytes > self._options.head_bytes_max:
                 self._refuse(Response(431))
 
@@ -319,6 +323,7 @@ class Http1:
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._passed = True
         if self._pipeline.ending:
             raise Enough
         first, self._first = self._first, False
@@ -328,7 +333,7 @@ class Http1:
         if len(headers) > self._options.headers_max:
             raise Refusal(Response(431))
         most = self._options.head_bytes_max
-        if self._head_bytes + self._fed > most and size_of_head(self._target, headers) > most:
+        if (self._head_bytes or self._fed > most) and size_of_head(self._target, headers) > most:
             raise Refusal(Response(431))
         parser = self._parser
         method = parser.get_method().decode("ascii")
@@ -400,6 +405,7 @@ class Http1:
         self._pipeline.add(exchange)
 
     def on_body(self, piece: bytes) -> None:
+        self._passed = True
         exchange = self._incoming
         if exchange is None:
             return
@@ -413,6 +419,7 @@ class Http1:
             self._add(exchange)
 
     def on_message_complete(self) -> None:
+        self._passed = True
         if self._ignored is not None:
             return
         exchange, self._incoming = self._incoming, None

@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import cast
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -155,6 +156,33 @@ def test_pipeline_is_answered_as_a_whole() -> None:
     written = asyncio.run(answers_to([PIPELINE]))
     bodies = [part.partition(b"\r\n\r\n")[2] for part in written.split(b"HTTP/1.1 ")[1:]]
     assert bodies == [b"/a?x=1 ", b"/b hello", b"/c abcd", b"/d hi", b"no", b"", b"/b !"]
+
+
+class RoomyApp(MirrorApp):
+    def begin(self, head: Head) -> Admission | Response:
+        return Admission(None, 1 << 20)
+
+
+def statuses_of(pieces: list[bytes]) -> list[int]:
+    shared = Shared(RoomyApp(), TransportOptions(), Ticker(FakeClock(0)), secure=False)
+    written = asyncio.run(answers_to(pieces, shared))
+    return [int(part[2:5]) for part in written.split(b"HTTP/1.")[1:]]
+
+
+@pytest.mark.parametrize("into", [1, 20, 60])
+def test_body_in_front_of_a_head_that_comes_in_pieces_is_no_part_of_it(into: int) -> None:
+    second = posted(b"/b", b"x" * 10, b"x: " + b"y" * 1000)
+    for size in (TransportOptions().head_bytes_max - 150, 300_000):
+        first = posted(b"/a", b"x" * size)
+        assert statuses_of([first + second[:into], second[into:1000], second[1000:]]) == [200, 200]
+
+
+def test_large_head_behind_a_body_is_refused_however_it_is_cut() -> None:
+    most = TransportOptions().head_bytes_max
+    body, large = posted(b"/a", b"x" * 100), posted(b"/b", b"", b"x: " + b"y" * most)
+    for cut in (len(body) + 1, len(body) + 1000, most, most + 50):
+        whole = body + large
+        assert statuses_of([whole[:cut], whole[cut:]]) == [200, 431]
 
 
 @given(st.lists(st.tuples(st.sampled_from(REPEATED), st.integers(1, 400)), min_size=1, max_size=20))
