@@ -61,8 +61,8 @@ class Http1:
         self._in_head = False
         """Between the first byte of a request and the end of its head."""
         self._head_bytes = 0
-        """Of a head under way, in earlier inputs, at least. An input that held something else before it counts as one
-        byte: how much of it belongs to the head is not known."""
+        """Of a head or of trailers under way, in earlier inputs, at least. An input that held something else before them
+        counts as one byte: how much of it is theirs is not known."""
         self._passed = False
         """The input that is being parsed ended a head or a request, or held some of a body."""
         self._fed = 0
@@ -185,7 +185,7 @@ class Http1:
             self._parse(again)
         elif stopped >= 0:
             self._stopped_at_upgrade(data[stopped:])
-        elif self._in_head:
+        elif self._in_head or self._incoming is not None:
             self._head_bytes = 1 if self._passed else self._head_bytes + len(data)
             if self._head_bytes > self._options.head_bytes_max:
                 self._refuse(Response(431))
@@ -307,12 +307,14 @@ class Http1:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer, which nobody asks for; `_parse` counts them
         name = name.lower()
         headers = self._headers
         if name not in headers:
             headers[name] = value
             return
-        if name in MISREAD and self._in_head:
+        if name in MISREAD:
             raise Refusal(self._app.bad_request(f"the header {name.decode('latin-1')} is repeated"))
         if name in SINGLE:
             headers[name] = value
@@ -328,7 +330,6 @@ class Http1:
             raise Enough
         first, self._first = self._first, False
         headers = self._headers
-        # A new dict takes the trailers of a chunked body, which are of no interest.
         self._headers = {}
         if len(headers) > self._options.headers_max:
             raise Refusal(Response(431))

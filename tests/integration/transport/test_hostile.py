@@ -142,6 +142,36 @@ async def test_one_header_repeated_without_end_is_431() -> None:
         assert (await client.reply()).status == 431
 
 
+UNENDED = {
+    "many": b"%07d: " + b"a" * 1000 + b"\r\n",
+    "one value": b"%07d" + b"a" * 1000,
+    "extension": b"%07d" + b"a" * 1000,
+}
+STARTS = {"many": b"0\r\n", "one value": b"0\r\nx: ", "extension": b"0;x="}
+
+
+@pytest.mark.parametrize("kind", UNENDED)
+@pytest.mark.parametrize(("path", "statuses"), [("/s", [431]), ("/forbidden", [403])])
+async def test_endless_trailers_are_refused_and_end_the_connection(kind: str, path: str, statuses: list[int]) -> None:
+    async with serving(head_bytes_max=4096, linger_s=0.1) as (echo, listener), raw(listener.port) as client:
+        client.send(b"POST %b HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n" % path.encode())
+        client.send(b"3\r\nabc\r\n" + STARTS[kind])
+        for number in range(200):
+            client.send(UNENDED[kind] % number)
+            await asyncio.sleep(0.0005)
+        assert [(await client.reply()).status for _ in statuses] == statuses
+        assert await client.rest() == b""
+        assert (echo.seen, echo.in_flight) == ([], 0)
+
+
+async def test_trailers_are_read_over_and_the_connection_lives_on() -> None:
+    async with serving() as (echo, listener), raw(listener.port) as client:
+        for _ in range(2):
+            client.send(CHUNKED + b"3\r\nabc\r\n0\r\nhost: there\r\nx: 1\r\n\r\n")
+            assert (await client.reply()).body == b'{"path":"/s","bytes":3}'
+        assert set(echo.seen[0].head.headers) == {b"host", b"transfer-encoding"}
+
+
 async def test_body_of_the_limit_passes_and_one_byte_more_is_413() -> None:
     async with serving() as (app, listener):
         async with raw(listener.port) as client:
