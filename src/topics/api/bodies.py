@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from topics.api.http import Response
 from topics.api.problems import problem
 from topics.model.errors import Throttled
+
+PIECE_BYTES: Final = 1024
+"""A piece that is smaller costs more beside its bytes than it is worth: it goes into one buffer with its neighbours."""
+
+Pieces = list[bytes | bytearray]
+
+
+def add_piece(pieces: Pieces, piece: bytes) -> None:
+    """Keep a piece of a body, so that all of them together take hardly more memory than their bytes."""
+    if len(piece) >= PIECE_BYTES or not pieces:
+        pieces.append(piece)
+    elif type(last := pieces[-1]) is bytearray:
+        last += piece
+    else:
+        pieces.append(bytearray(piece))
+
+
+def joined(pieces: Pieces) -> bytes:
+    """The whole body. One that came in one piece is not copied."""
+    return pieces[0] if len(pieces) == 1 and type(pieces[0]) is bytes else b"".join(pieces)
 
 
 class Bodies:

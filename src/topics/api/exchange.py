@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from topics.api import compress
+from topics.api.bodies import Pieces, add_piece, joined
 from topics.api.http import (
     Admission,
     Answer,
@@ -75,7 +76,7 @@ class Exchange:
         self._deliver = deliver
         self._admission: Admission | None = None
         self._release: Callable[[], None] | None = None
-        self._body: list[bytes] = []
+        self._body: Pieces = []
         self._size = 0
         self._held = 0
         """Of that, what is counted against the budget."""
@@ -141,7 +142,7 @@ class Exchange:
             return False
         if self._size > SMALL and not self._hold(self._size - self._held):
             return False
-        self._body.append(piece)
+        add_piece(self._body, piece)
         return True
 
     def _hold(self, more: int) -> bool:
@@ -197,7 +198,7 @@ class Exchange:
         """Run the handler with what was collected. `deliver` is called when there is an answer, maybe at once."""
         self.started = True
         body, self._body = self._body, []
-        whole = body[0] if len(body) == 1 else b"".join(body)
+        whole = joined(body)
         coding = self.head.headers.get(b"content-encoding")
         if coding is not None and whole:
             task = self._task = asyncio.ensure_future(self._inflate_and_handle(coding, whole))

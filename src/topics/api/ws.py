@@ -18,6 +18,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from topics.api.bodies import Pieces, add_piece, joined
 from topics.api.exchange import SMALL
 from topics.api.http import Budget, Head, Response, Socket
 from topics.api.render import http1_response
@@ -44,7 +45,7 @@ class WebSocketSession:
         self._head = head
         limits = (self._options.ws_message_max, self._options.ws_frame_max)
         self._frames = ServerProtocol(max_size=limits)
-        self._pieces: list[bytes] = []
+        self._pieces: Pieces = []
         self._pieces_size = 0
         self._binary = False
         self._messages: deque[str | bytes] = deque()
@@ -170,11 +171,11 @@ class WebSocketSession:
     def _take(self, frame: Frame) -> None:
         if frame.opcode is not Opcode.CONT:
             self._binary = frame.opcode is Opcode.BINARY
-        self._pieces.append(bytes(frame.data))
+        add_piece(self._pieces, bytes(frame.data))
         self._pieces_size += len(frame.data)
         if not frame.fin:
             return
-        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        whole = joined(self._pieces)
         self._pieces = []
         self._pieces_size = 0
         if self._frames.close_sent is not None and self._frames.state is not State.OPEN:
