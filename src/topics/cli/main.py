@@ -9,7 +9,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from topics.cli.exits import DAMAGED, FAILED, INTERRUPTED, LATER, USAGE, WrongUsage
-from topics.cli.output import Output
+from topics.cli.output import Output, Printer
 from topics.host.version import own_version
 from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unavailable, Unreachable
 
@@ -132,6 +132,7 @@ def make_app(arguments: Sequence[str] = ()) -> App:
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
         help_epilogue=EPILOGUE,
+        console=Printer(),
     )
     named = [name for name in arguments[:1] if name in COMMANDS or name in FAMILIES]
     described = not {"--help", "-h"}.isdisjoint(arguments)

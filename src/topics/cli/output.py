@@ -22,6 +22,13 @@ PROGRESS_S: Final = 0.2
 """A line that overwrites itself more often is not read, and costs more than it tells."""
 
 
+class Printer(Console):
+    """A console whose reader may leave before the end, as `head` does: what that means is for the caller to say."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Output:
     def __init__(self, json: bool = False, console: Console | None = None, errors: Console | None = None) -> None:
         self.json = json
@@ -94,7 +101,7 @@ class Output:
 
 def make_console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH)
+    return Printer(stderr=stderr, highlight=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH)
 
 
 def encode(value: Any) -> str:
