@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from typing import Final
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from topics.cli.exits import DAMAGED, FAILED, INTERRUPTED, LATER, USAGE, WrongUsage
-from topics.cli.output import Output, Printer
+from topics.cli.output import Output, OutputLost, Printer
 from topics.host.version import own_version
 from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unavailable, Unreachable
 
@@ -180,6 +181,10 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has seen enough. The stream is detached, so that the interpreter does not try again.
         sys.stdout = None
         return 0
+    except OutputLost as error:
+        sys.stdout = None
+        output.failed("output", str(error))
+        return FAILED
 
 
 def _told(error: Exception) -> str:
@@ -195,6 +200,10 @@ def _help_for(arguments: Sequence[str]) -> str:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal does not have is shown in ASCII; a command does not end in its middle over it.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

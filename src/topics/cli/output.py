@@ -6,9 +6,12 @@ move the cursor or change the title of somebody's terminal.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from json import dumps as escape_json
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +21,33 @@ from rich.text import Text
 
 PIPE_WIDTH: Final = 10_000
 """Lines that go into a pipe or a file are not wrapped."""
+NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 PROGRESS_S: Final = 0.2
 """A line that overwrites itself more often is not read, and costs more than it tells."""
 
 
+class OutputLost(Exception):
+    """What was printed could not be written: a full disk, most likely."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Tells errors of the output from those of any other file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost(f"the output cannot be written: {error.strerror or error}") from error
+
+
 class Printer(Console):
-    """A console whose reader may leave before the end, as `head` does: what that means is for the caller to say."""
+    """A console whose reader may leave before the end, as `head` does, or whose disk may fill: what that means is for
+    the caller to say."""
+
+    def print(self, *values: Any, **how: Any) -> None:
+        with writing():
+            super().print(*values, **how)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -75,10 +99,12 @@ class Output:
         self._errors.print(Text(visible(text)), soft_wrap=True)
 
     def failed(self, code: str, message: str) -> None:
+        told = Text.assemble(("error: ", "bold red"), visible(message))
         if self.json:
-            self._errors.print(Text(encode({"error": {"code": code, "message": message}})), soft_wrap=True)
-        else:
-            self._errors.print(Text.assemble(("error: ", "bold red"), visible(message)), soft_wrap=True)
+            told = Text(self._coded(encode({"error": {"code": code, "message": message}})))
+        # Where nothing can be said any more, the exit status still says it.
+        with suppress(OutputLost, BrokenPipeError):
+            self._errors.print(told, soft_wrap=True)
 
     def progress(self, done: int, what: str) -> None:
         """Overwrites itself; only where somebody watches, and not before there is something to wait for."""
@@ -96,7 +122,14 @@ class Output:
             self._errors.file.flush()
 
     def _raw(self, value: Any) -> None:
-        self._console.print(Text(encode(value)), soft_wrap=True)
+        self._console.print(Text(self._coded(encode(value))), soft_wrap=True)
+
+    def _coded(self, json: str) -> str:
+        """JSON in characters that the output has: a terminal or a pipe without Unicode gets escapes."""
+        if json.isascii() or self._console.encoding.startswith("utf"):
+            return json
+        # Outside of strings JSON is ASCII.
+        return NOT_ASCII.sub(lambda found: escape_json(found[0])[1:-1], json)
 
 
 def make_console(*, stderr: bool) -> Console:

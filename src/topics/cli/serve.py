@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from topics.cli.flags import reference_page, with_settings
-from topics.cli.output import Output
+from topics.cli.output import Output, writing
 from topics.config import Config, load
 
 _FILE = (
@@ -53,7 +53,9 @@ def _serve(**values: Any) -> int:
 def _config(**values: Any) -> int:
     """Print every setting with its value and its origin. Keys are counted, never shown."""
     if values.pop("reference", False):
-        sys.stdout.write(reference_page())
+        with writing():
+            sys.stdout.write(reference_page())
+            sys.stdout.flush()
         return 0
     output = Output(json=values.pop("json", False))
     config = _loaded(values)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +16,10 @@ TOPICS = f"{shlex.quote(sys.executable)} -m topics"
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a real shell makes of a command, with the status of the first part of a pipe that failed."""
-    import os
-
-    env = {**os.environ, **environment}
-    return subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, text=True, env=env)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")} | environment
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, encoding="utf-8", errors="replace", env=env
+    )
 
 
 @pytest.mark.parametrize("command", ["config", "config --json", "config --reference", "--help", "serve --help"])
@@ -24,3 +27,32 @@ def test_reader_who_has_seen_enough_is_no_failure(command: str) -> None:
     # `true` reads nothing: whenever the command writes, its reader is gone.
     ran = shell(f"(sleep 0.05; {TOPICS} {command}) | true")
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["config", "config --json", "config --reference", "--help", "--version"])
+def test_output_that_cannot_be_written_is_an_error_in_one_line(command: str) -> None:
+    ran = shell(f"{TOPICS} {command} > /dev/full")
+    told = "the output cannot be written: No space left on device"
+    if "--json" in command:
+        told = f'{{"error":{{"code":"output","message":"{told}"}}}}'
+    else:
+        told = f"error: {told}"
+    assert (ran.returncode, ran.stderr) == (1, told + "\n")
+
+
+def test_failure_that_cannot_be_told_is_one_all_the_same() -> None:
+    assert shell(f"{TOPICS} nope > /dev/full 2>&1").returncode == 2
+    assert shell(f"{TOPICS} config > /dev/full 2>&1").returncode == 1
+
+
+def test_characters_that_the_output_does_not_have_are_written_in_ascii(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'[server]\ndata_dir = "{tmp_path}/Grüße-😀"\n', encoding="utf-8")
+    for coding in ("ascii", "latin-1"):
+        ran = shell(f"{TOPICS} config --config {config}", PYTHONIOENCODING=coding)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert "\\U0001f600" in ran.stdout
+        lines = shell(f"{TOPICS} config --config {config} --json", PYTHONIOENCODING=coding)
+        assert lines.returncode == 0
+        values = [json.loads(line)["value"] for line in lines.stdout.splitlines()]
+        assert f"{tmp_path}/Grüße-😀" in values
