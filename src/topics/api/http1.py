@@ -61,8 +61,8 @@ class Http1:
         self._in_head = False
         """Between the first byte of a request and the end of its head."""
         self._head_bytes = 0
-        """Of a head or of trailers under way, in earlier inputs, at least. An input that held something else before them
-        counts as one byte: how much of it is theirs is not known."""
+        """Of a head or of trailers under way, in earlier inputs, at least. An input that held something else before
+        them counts as one byte: how much of it is theirs is not known."""
         self._passed = False
         """The input that is being parsed ended a head or a request, or held some of a body."""
         self._fed = 0

@@ -24,6 +24,8 @@ from topics.model.record import Gap, Record
 BATCH_RECORDS: Final = 1000
 BATCH_BYTES: Final = 1024 * 1024
 """What one append takes from the input of `topics append`."""
+ATTEMPTS_MAX: Final = 10
+"""Whoever types a wrong address hears of it in some ten seconds; only a watch waits as long as it may."""
 
 
 @Parameter(name="*")
@@ -36,12 +38,12 @@ class Server:
     json: Annotated[bool, Parameter(negative=())] = False
     """Print JSON, one object a line."""
 
-    def client(self) -> Client:
+    def client(self, attempts_max: int | None = ATTEMPTS_MAX) -> Client:
         if not self.timeout > 0:
             raise WrongUsage(f"--timeout is {self.timeout:g}; it must be above 0 seconds")
         token = os.environ.get("TOPICS_TOKEN") or None
         try:
-            return Client(self.url, token=token, retry=RetryPolicy(deadline_s=self.timeout))
+            return Client(self.url, token=token, retry=RetryPolicy(self.timeout, attempts_max))
         except InvalidRequest as error:
             raise WrongUsage(error.message) from error
 
@@ -200,7 +202,7 @@ def watch(
     left = limit
     if left is not None and left < 1:
         raise WrongUsage(f"--limit is {limit}; it must be at least 1")
-    with server.client() as client:
+    with server.client(attempts_max=None) as client:
         for name, item in client.watch(dict.fromkeys(names, from_seq)):
             _print(output, item, name if others else "")
             if left is not None and isinstance(item, Record) and (left := left - 1) == 0:

@@ -15,21 +15,25 @@ from topics.model.errors import InvalidRequest, TopicsError, Unreachable
 STATUSES: Final = frozenset({429, 503})
 TRY_S_MIN: Final = 0.05
 """Less time than this is not worth a try."""
+PAUSE_S_MIN: Final = 0.05
+"""However the draw falls, a server that is away is not asked in a tight loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     deadline_s: float = 30.0
     """For one call with all its repetitions; a long poll gets its wait on top."""
-    attempts_max: int = 10
-    """Tries in all; 1 = never again. Ten take some ten seconds where each fails at once."""
+    attempts_max: int | None = None
+    """Tries in all; 1 = never again, None = as many as the deadline has room for. Ten take some ten seconds where each
+    fails at once, but with bad luck three."""
     backoff_s: float = 0.1
     """Bound of the first pause; each further one doubles it. The pause itself is drawn evenly below the bound, so that
     clients who failed together do not return together."""
     backoff_s_max: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.deadline_s <= 0 or self.attempts_max < 1 or self.backoff_s < 0 or self.backoff_s_max < 0:
+        too_few = self.attempts_max is not None and self.attempts_max < 1
+        if self.deadline_s <= 0 or too_few or self.backoff_s < 0 or self.backoff_s_max < 0:
             raise InvalidRequest(f"{self} makes no sense: deadline above 0, at least one attempt, no negative pause")
 
 
@@ -60,15 +64,23 @@ class Attempts:
 
     def pause_s(self, error: TopicsError) -> float | None:
         """How long to wait before the next try; None if this error is the answer."""
-        if not self._safe or self._made >= self._policy.attempts_max:
+        most = self._policy.attempts_max
+        if not self._safe or (most is not None and self._made >= most):
             return None
         if not isinstance(error, Unreachable) and error.facts.get("status") not in STATUSES:
             return None
-        pause = self._chance() * bound_s(self._made, self._policy.backoff_s, self._policy.backoff_s_max)
-        asked = error.facts.get("retry_after_s")
-        if asked is not None:
-            pause += asked
-        return pause if self._now() + pause + TRY_S_MIN <= self._deadline else None
+        asked: float = error.facts.get("retry_after_s") or 0.0
+        left = self._deadline - self._now() - TRY_S_MIN - asked
+        if left < PAUSE_S_MIN:
+            return None
+        # A pause that is drawn too long for the deadline is cut: the last try comes at its very end.
+        drawn = drawn_s(self._made, self._policy.backoff_s, self._policy.backoff_s_max, self._chance)
+        return asked + min(drawn, left)
+
+
+def drawn_s(failures: int, backoff_s: float, backoff_s_max: float, chance: Callable[[], float]) -> float:
+    """A pause after so many failures in a row, drawn evenly below its bound."""
+    return max(chance() * bound_s(failures, backoff_s, backoff_s_max), PAUSE_S_MIN)
 
 
 def bound_s(failures: int, backoff_s: float, backoff_s_max: float) -> float:

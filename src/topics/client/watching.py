@@ -16,7 +16,7 @@ import msgspec
 
 from topics.client.answers import WireGap, WireItem
 from topics.client.calls import Call, given, path, send
-from topics.client.retry import bound_s
+from topics.client.retry import drawn_s
 from topics.client.transport import HttpRequest
 from topics.model.errors import BadAnswer, InvalidRequest
 from topics.model.record import Gap, Record
@@ -156,7 +156,7 @@ class Watch:
     def pause_s(self, backoff_s: float, backoff_s_max: float, chance: Callable[[], float]) -> float:
         """Before the next stream: none after one that brought something, ever longer ones otherwise."""
         self._failures += 1
-        return 0.0 if self._failures == 1 else chance() * bound_s(self._failures - 1, backoff_s, backoff_s_max)
+        return 0.0 if self._failures == 1 else drawn_s(self._failures - 1, backoff_s, backoff_s_max, chance)
 
     def feed(self, piece: bytes) -> list[Watched]:
         """Bytes of the stream, cut anywhere."""

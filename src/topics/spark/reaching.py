@@ -18,7 +18,7 @@ UNTRUSTED: Final = "the variable SSL_CERT_FILE names the PEM file of another aut
 
 
 def client_for(url: str, token: str | None, timeout_ms: int, words: Words) -> Client:
-    retry = RetryPolicy(deadline_s=timeout_ms / 1000)
+    retry = RetryPolicy(deadline_s=timeout_ms / 1000, attempts_max=10)
     if words.gone is None:
         return Client(url, token=token, retry=retry)
     from topics.client.sync_transport import PoolTransport

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 
-from topics.client.retry import TRY_S_MIN, Attempts, RetryPolicy
+from topics.client.retry import PAUSE_S_MIN, TRY_S_MIN, Attempts, RetryPolicy
 from topics.model.errors import Conflict, InvalidRequest, Throttled, TopicsError, Unavailable, Unreachable
 
 LATER = Throttled("later", status=429)
@@ -12,9 +15,19 @@ GONE = Unreachable("nobody")
 
 
 class Tries:
-    def __init__(self, policy: RetryPolicy, *, safe: bool = True, extra_s: float = 0.0, chance: float = 1.0) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        safe: bool = True,
+        extra_s: float = 0.0,
+        chance: float = 1.0,
+        draw: Callable[[], float] | None = None,
+    ) -> None:
         self.at = 100.0
-        self.attempts = Attempts(policy, safe=safe, extra_s=extra_s, now=lambda: self.at, chance=lambda: chance)
+        self.attempts = Attempts(
+            policy, safe=safe, extra_s=extra_s, now=lambda: self.at, chance=draw or (lambda: chance)
+        )
 
     def fail(self, error: TopicsError, took_s: float = 0.0) -> float | None:
         self.attempts.next_timeout_s()
@@ -31,12 +44,35 @@ def test_pauses_double_up_to_their_bound() -> None:
 
 def test_pause_is_drawn_below_its_bound() -> None:
     assert Tries(RetryPolicy(backoff_s=1), chance=0.25).fail(GONE) == 0.25
-    assert Tries(RetryPolicy(backoff_s=1), chance=0.0).fail(GONE) == 0.0
+
+
+def test_server_that_is_away_is_not_asked_in_a_tight_loop() -> None:
+    assert Tries(RetryPolicy(backoff_s=1), chance=0.0).fail(GONE) == PAUSE_S_MIN
+    assert Tries(RetryPolicy(backoff_s=0)).fail(GONE) == PAUSE_S_MIN
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_server_that_is_away_is_asked_until_the_deadline_however_the_draws_fall(seed: int) -> None:
+    draws = random.Random(seed)
+    tries = Tries(RetryPolicy(), draw=draws.random)
+    count = 0
+    while tries.fail(GONE) is not None:
+        count += 1
+    assert tries.at - 100.0 == pytest.approx(30.0 - TRY_S_MIN, abs=PAUSE_S_MIN)
+    assert count < 60
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.001, 0.5])
+def test_unlucky_draws_shorten_the_pauses_and_not_the_patience(chance: float) -> None:
+    tries = Tries(RetryPolicy(deadline_s=5), chance=chance)
+    while tries.fail(GONE) is not None:
+        pass
+    assert tries.at - 100.0 == pytest.approx(5.0 - TRY_S_MIN, abs=PAUSE_S_MIN)
 
 
 def test_no_pause_is_shorter_than_the_server_asked() -> None:
     asked = Throttled("later", status=429, retry_after_s=3.0)
-    assert Tries(RetryPolicy(backoff_s=1), chance=0.0).fail(asked) == 3.0
+    assert Tries(RetryPolicy(backoff_s=1), chance=0.0).fail(asked) == 3.0 + PAUSE_S_MIN
     assert Tries(RetryPolicy(backoff_s=1), chance=0.5).fail(asked) == 3.5
 
 
@@ -62,7 +98,7 @@ def test_pauses_have_a_bound_however_often_it_fails() -> None:
 
 def test_number_of_tries_is_bounded() -> None:
     tries = Tries(RetryPolicy(attempts_max=3), chance=0.0)
-    assert [tries.fail(GONE) for _ in range(3)] == [0.0, 0.0, None]
+    assert [tries.fail(GONE) for _ in range(3)] == [PAUSE_S_MIN, PAUSE_S_MIN, None]
     assert Tries(RetryPolicy(attempts_max=1)).fail(GONE) is None
 
 
