@@ -31,6 +31,8 @@ class Query:
     """The instance the reader knows; another one's cursor means nothing here."""
     through: int | None = None
     """The last seq that may be shown for now; None = the head."""
+    past_missing: bool = False
+    """A segment whose file is missing is a tombstone, as one that cannot be read is, and not an error."""
 
 
 @dataclass(slots=True)
@@ -119,7 +121,8 @@ def _walk(store: Store, topic: Topic, query: Query, page: Page, exclude: tuple[b
     spent = 0
     step = max(query.limit, _FILTERED_STEP) if exclude else query.limit
     # Frames are longer than what counts against the budget; what is fetched beyond it is not delivered.
-    for item in scan(store, topic, page.next_from_seq, end, step, query.bytes_max + 64 * query.limit):
+    bytes_max = query.bytes_max + 64 * query.limit
+    for item in scan(store, topic, page.next_from_seq, end, step, bytes_max, query.past_missing):
         if isinstance(item, Gap):
             if page.tombstone is not None or page.count:
                 page.next_from_seq = item.gap_from - 1

@@ -40,7 +40,9 @@ class View(NamedTuple):
     """Only what is safe from a power cut, in every class."""
 
     def query(self, cursor: int, through: int | None, epoch: int | None) -> Query:
-        return Query(cursor, self.limit, self.bytes_max, self.exclude_nodes, self.want, epoch, through)
+        # An error has no place in a stream: it would end it, and the other topics of the session with it.
+        past_missing = True
+        return Query(cursor, self.limit, self.bytes_max, self.exclude_nodes, self.want, epoch, through, past_missing)
 
 
 class Told(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from topics.model.errors import StorageError, TopicNotFound
+from topics.model.errors import CorruptFile, StorageError, TopicNotFound
 from topics.model.record import Gap
 from topics.rules.gap import floor_gap
 from topics.storage.partfile import PartSource
@@ -19,11 +19,18 @@ _CORRUPT_MAX: Final = 100_000
 
 
 def scan(
-    store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int
+    store: Store,
+    topic: Topic,
+    cursor: int,
+    end: int,
+    count_max: int,
+    bytes_max: int,
+    past_missing: bool = False,
 ) -> Iterator[FrameBatch | Gap]:
-    """Verified batches of the seqs after `cursor` and below `end`, and a Gap wherever some were lost."""
+    """Verified batches of the seqs after `cursor` and below `end`, and a Gap wherever some were lost. `past_missing`: a
+    segment whose file is missing is such a Gap, too, and not an error."""
     held: Gap | None = None  # unreadable records are found one by one, and told as one where they are neighbours
-    for item in _scan(store, topic, cursor, end, count_max, bytes_max):
+    for item in _scan(store, topic, cursor, end, count_max, bytes_max, past_missing):
         corrupt = item if isinstance(item, Gap) and item.reason == "corrupt" else None
         if held is not None:
             if corrupt is not None and corrupt.gap_from == held.gap_to + 1 and held.missed < _CORRUPT_MAX:
@@ -38,7 +45,7 @@ def scan(
 
 
 def _scan(
-    store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int
+    store: Store, topic: Topic, cursor: int, end: int, count_max: int, bytes_max: int, past_missing: bool
 ) -> Iterator[FrameBatch | Gap]:
     while True:
         with store.lock:
@@ -67,7 +74,13 @@ def _scan(
                     cursor = item.first_seq + item.count - 1
                 yield item
         except FileNotFoundError as error:
-            explain_missing(store, topic, part, error)
+            damage = _damage_of(store, topic, part)
+            if damage is None:
+                continue
+            if not past_missing:
+                raise damage from error
+            yield from _unreadable(part)
+            cursor = part.last_seq
         except OSError as error:
             raise StorageError(f"topic {topic.name!r} cannot be read: {error}", path=error.filename) from error
 
@@ -104,8 +117,24 @@ def moved(store: Store, topic: Topic, part: Slice, seq: int) -> bool:
 
 def explain_missing(store: Store, topic: Topic, part: Slice, error: FileNotFoundError) -> None:
     """A file that was dropped while it was read is no trouble; any other absent one is."""
+    damage = _damage_of(store, topic, part)
+    if damage is not None:
+        raise damage from error
+
+
+def _damage_of(store: Store, topic: Topic, part: Slice) -> CorruptFile | None:
     with store.lock:
         check_there(store, topic)
         again = plan(topic, part.first_seq - 1, part.first_seq + 1, 1)
-    if isinstance(again, Slice) and again.segment is not None and part.segment is not None:
-        raise StorageError(f"a segment of topic {topic.name!r} is missing: {error}", path=error.filename) from error
+    if not isinstance(again, Slice) or again.segment is None or part.segment is None:
+        return None
+    # An `.idx` that is missing is made again, so it is the data.
+    segment = again.segment
+    return CorruptFile(segment.path("data"), 0, "it is missing", topic=topic.name, first_seq=segment.first_seq)
+
+
+def _unreadable(part: Slice) -> Iterator[Gap]:
+    """A Gap for each live seq of a slice."""
+    for at in range(part.count):
+        if part.dead is None or not part.dead[at]:
+            yield Gap(part.first_seq + at, part.first_seq + at, "corrupt")
