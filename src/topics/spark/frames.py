@@ -76,7 +76,8 @@ def read_rows(
     tag, prefix = wanted.tag
     node = None if wanted.filter.node is None else wanted.filter.node.encode()
     key = None if wanted.filter.key is None else wanted.filter.key.encode()
-    for start, stop in slices(frames.entries):
+    whole = len(memoryview(frames.buffer)) <= SLICE_BYTES  # each frame is one of another seq: no two are the same bytes
+    for start, stop in [(0, frames.count)] if whole else slices(frames.entries):
         while start < stop:
             first = frames.first_seq + start
             mask = gone_mask(dead, first, stop - start) if dead else None

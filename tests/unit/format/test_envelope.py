@@ -48,6 +48,20 @@ def test_field_after_data_is_found_wherever_it_lies(ops: ModuleType, size: int) 
     assert ops.split_envelope(b'{"d":' + data + b',"k":"z"}') == ("z", None, data)
 
 
+def test_field_after_data_is_found_however_much_is_before_and_behind_it(ops: ModuleType) -> None:
+    for before in range(40):
+        for behind in range(40):
+            data, last = b'"' + b"x" * before + b'"', b'"' + b"y" * behind + b'"'
+            assert ops.split_envelope(b'{"d":' + data + b',"m":' + last + b"}") == (None, last, data)
+            assert ops.split_envelope(b'{"d":' + data + b',"k":' + last + b"}") == ("y" * behind, None, data)
+
+
+def test_other_fields_of_one_letter_end_no_data(ops: ModuleType) -> None:
+    for name in b"dijklmno":
+        data = b'{"a":"some text in front","%c":1,"b":"and some behind it"}' % name
+        assert ops.split_envelope(b'{"d":' + data + b"}") == (None, None, data)
+
+
 @pytest.mark.parametrize(
     "body",
     [
