@@ -22,6 +22,10 @@ from examples.shop.events import DAY_MS, HOUR_MS, Shop
 COLOURS: Final = ("#0b6e63", "#e07a3f", "#4f6fae", "#c9a227", "#8a5a83", "#7b8794")
 INK, SOFT = "#1d2126", "#667079"
 SHADE = SOFT  # of no line, so that nobody takes a shaded time for one of them
+NAMES: Final = {"de": "Germany", "fr": "France", "gb": "Britain", "us": "USA", "jp": "Japan"}
+DAYS_NAMED: Final = 9
+"""Names of so many days fit below a plot."""
+DAYS_WITH_HOURS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def write_report(folder: Path, shop: Shop, tables: Tables, facts: dict[str, str]
     plots = []
     drawers: list[Callable[[Any, Shop, Tables], Plot]] = [traffic, revenue, payments, products, funnel]
     for draw in drawers:
-        figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
+        figure, axes = new_figure()
         plot = draw(axes, shop, tables)
         axes.set_title(plot.title, loc="left", fontweight="bold")
         figure.savefig(folder / plot.file, dpi=130)
@@ -58,6 +62,10 @@ def write_report(folder: Path, shop: Shop, tables: Tables, facts: dict[str, str]
         plots.append(plot)
     (folder / "index.html").write_text(page(plots, facts), encoding="utf-8")
     return plots
+
+
+def new_figure() -> tuple[Any, Any]:
+    return plt.subplots(figsize=(9, 3.6), layout="constrained")
 
 
 def style() -> None:
@@ -72,11 +80,13 @@ def style() -> None:
 
 
 def time_axis(axes: Any, shop: Shop) -> None:
+    """Days, as many as have room for their names, and hours where few days leave room for those, too."""
     axes.set_xlim(moment(shop.start_ms), moment(shop.end_ms))
-    axes.xaxis.set_major_locator(dates.DayLocator())
+    axes.set_xticks([moment(day(shop, number, 0)) for number in range(0, shop.days + 1, -(-shop.days // DAYS_NAMED))])
     axes.xaxis.set_major_formatter(dates.DateFormatter("%a %d %b"))
-    axes.xaxis.set_minor_locator(dates.HourLocator(byhour=(6, 12, 18)))
-    axes.xaxis.set_minor_formatter(dates.DateFormatter("%H:%M"))
+    if shop.days <= DAYS_WITH_HOURS:
+        axes.xaxis.set_minor_locator(dates.HourLocator(byhour=(6, 12, 18)))
+        axes.xaxis.set_minor_formatter(dates.DateFormatter("%H:%M"))
     axes.tick_params(axis="x", which="major", pad=14)
     axes.tick_params(axis="x", which="minor", labelsize=8)
     axes.annotate(
@@ -109,8 +119,21 @@ def day(shop: Shop, number: int, hour: float) -> int:
     return int(shop.start_ms + number * DAY_MS + hour * HOUR_MS)
 
 
+def legend(axes: Any) -> None:
+    """Beside the title, where no line can run through it."""
+    axes.legend(
+        ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, fontsize=9, handlelength=1.2,
+        handletextpad=0.5, columnspacing=1.4,
+    )  # fmt: skip
+
+
 def hourly(frame: pd.DataFrame) -> pd.Series:
-    return frame.set_index("at").resample("1h").size()
+    return middles(frame.set_index("at").resample("1h").size())
+
+
+def middles(of_hours: pd.Series | pd.DataFrame) -> Any:
+    """A line through the middle of each hour: at its beginning it would rise an hour too early."""
+    return of_hours.set_axis(of_hours.index + pd.Timedelta("30min"))
 
 
 def traffic(axes: Any, shop: Shop, tables: Tables) -> Plot:
@@ -124,25 +147,25 @@ def traffic(axes: Any, shop: Shop, tables: Tables) -> Plot:
     axes.set_ylim(0)
     axes.set_ylabel("per hour")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.legend(ncols=3, loc="upper left", fontsize=9)
+    legend(axes)
     time_axis(axes, shop)
     return Plot("traffic.png", "Traffic", "the evenings, and the campaign that doubled one of them")
 
 
 def revenue(axes: Any, shop: Shop, tables: Tables) -> Plot:
     wide = tables.revenue.pivot_table(index="hour", columns="country", values="revenue", aggfunc="sum").fillna(0)
-    wide = wide.asfreq("1h", fill_value=0)
+    wide = middles(wide.asfreq("1h", fill_value=0))
     wide = wide[wide.sum().sort_values(ascending=False).index]
-    axes.stackplot(wide.index, wide.to_numpy().T, labels=list(wide.columns), alpha=0.9)
+    axes.stackplot(wide.index, wide.to_numpy().T, labels=[NAMES[code] for code in wide.columns], alpha=0.9)
     axes.set_ylabel("per hour")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f} €"))
-    axes.legend(ncols=5, loc="upper left", fontsize=9)
-    axes.set_ylim(0, wide.sum(axis=1).max() * 1.2)
+    legend(axes)
+    axes.set_ylim(0)
     time_axis(axes, shop)
     return Plot(
         "revenue.png",
         "Revenue by country, from the stream",
-        "Japan and America are awake at other hours; the last two hours "
+        "Japan and the USA are awake at other hours; the last two hours "
         "are not written yet, because orders of theirs might still come",
     )
 
@@ -156,7 +179,7 @@ def payments(axes: Any, shop: Shop, tables: Tables) -> Plot:
     shade(axes, day(shop, shop.trouble_day, 17.5), day(shop, shop.trouble_day, 19), "card provider in trouble")
     axes.set_ylim(0)
     axes.set_ylabel("per half hour")
-    axes.legend(ncols=3, loc="upper left", fontsize=9)
+    legend(axes)
     time_axis(axes, shop)
     return Plot("payments.png", "Failed payments by provider", "cards fail for an hour and a half, the others do not")
 
@@ -168,8 +191,8 @@ def products(axes: Any, shop: Shop, tables: Tables) -> Plot:
     top = totals.head(25)
     axes.bar(range(len(top)), top.to_numpy(), color=COLOURS[0])
     axes.set_xticks(range(len(top)), [str(sku).removeprefix("sku-") for sku in top.index], fontsize=8)
-    axes.set_xlabel("the 25 products that sell best, by number")
-    axes.set_ylabel("ordered")
+    axes.set_xlabel("numbers of the 25 products that sell best")
+    axes.set_ylabel("ordered over all days")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f} €"))
     share = axes.twinx()
     share.plot(range(len(top)), (totals.cumsum() / totals.sum()).head(25).to_numpy(), color=COLOURS[1], marker=".")
@@ -177,7 +200,7 @@ def products(axes: Any, shop: Shop, tables: Tables) -> Plot:
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     share.grid(False)
     share.spines["right"].set_visible(False)
-    share.set_ylabel("share of all sales", color=COLOURS[1])
+    share.set_ylabel("cumulative share of all sales", color=COLOURS[1])
     return Plot("products.png", "What sells", "a tenth of the products make most of the money")
 
 
