@@ -100,11 +100,12 @@ def test_joining_that_another_exporter_overtakes_changes_nothing(
     before = set(DeltaTable(history.folder).file_uris())
     real = joining.join
 
-    def overtaken(folder: str, run: list[TableFile]) -> object:
+    def overtaken(folder: str, run: list[TableFile], mark: str) -> object:
         other = History.load(str(tmp_path), "orders")
         other.commit(HEAD, 999, [], [])
-        return real(folder, run)
+        return real(folder, run, mark)
 
     monkeypatch.setattr("topics.spark.history.join", overtaken)
     assert history.tidy() == 0
     assert set(DeltaTable(history.folder).file_uris()) == before
+    assert len(list((tmp_path / "orders").glob("*.parquet"))) == len(before)

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+import topics
+from tests.spark.in_process import in_process
 from topics.model.errors import Conflict, InvalidRequest, StorageError
 from topics.spark.aside import Aside, leftovers, put_aside
 from topics.spark.history import History
-from topics.spark.parts import COLUMNS, Written, open_parquet
-from topics.spark.pipeline import check_folder
-from topics.spark.places import Head
+from topics.spark.parts import COLUMNS, Writer, Written, open_parquet
+from topics.spark.pipeline import PipelineOptions, check_folder, run_round
+from topics.spark.places import Head, Span
 
 HEAD = Head("store-1", 1, 40, 40, 1, 0)
 
@@ -119,6 +121,35 @@ def test_commit_whose_answer_was_lost_is_looked_up(tmp_path: Path, arrives: bool
             with pytest.raises(StorageError, match="was not changed"):
                 export(tmp_path)
     assert rows(tmp_path) == (40 if arrives else 0)
+
+
+@pytest.mark.parametrize("fails", ["a task", "the commit", "what follows the commit"])
+def test_files_of_a_round_that_failed_go_at_once_unless_the_table_names_them(tmp_path: Path, fails: str) -> None:
+    with topics.open(tmp_path / "data") as log:
+        log.create("orders", durability="fsync")
+        log.append("orders", [{"data": n} for n in range(10)])
+    asked = PipelineOptions(str(tmp_path / "tables"), path=str(tmp_path / "data"), topics="orders", tail=True)
+
+    def tasks(_: object, writer: Writer, spans: list[Span]) -> list[Written]:
+        first = writer.write(spans)
+        if fails == "a task":
+            raise StorageError("another one failed")
+        return first
+
+    real = History.commit
+
+    def commit(self: History, *args: Any) -> None:
+        if fails == "the commit":
+            raise Conflict("somebody else did so first")
+        real(self, *args)
+        raise StorageError("nobody knows whether it is durable")
+
+    with patch("topics.spark.pipeline.write_files", tasks), patch.object(History, "commit", commit):
+        (done,) = run_round(in_process, asked)
+    assert done.error is not None
+    assert len(list((tmp_path / "tables" / "orders").glob("*.parquet"))) == (fails == "what follows the commit")
+    (after,) = run_round(in_process, asked)
+    assert (after.error, History.load(asked.table, "orders").numbers()[0]) == (None, 10)
 
 
 def test_two_that_put_a_table_aside_do_so_once(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from tests.contract.http.live import ServerProcess
 from tests.spark.test_pipeline import exported, options, run, served
 from topics.cli.output import make_console
 from topics.cli.pipeline import _session as session_of
+from topics.cli.pipeline import run as command
 from topics.client.sync import Client
-from topics.model.errors import InvalidConfig, InvalidRequest, StorageError
+from topics.model.errors import InvalidConfig, InvalidRequest, StorageError, Unreachable
 from topics.spark.history import History
 from topics.spark.parts import Writer, parse_shreds
-from topics.spark.pipeline import PipelineOptions, read_status, rebuild, run_round
+from topics.spark.pipeline import Exported, PipelineOptions, _each, read_status, rebuild, run_round
 from topics.spark.places import Head, Loss
 
 if TYPE_CHECKING:
@@ -239,6 +240,41 @@ def test_exporter_outlives_its_server(spark: SparkSession, tmp_path: Path) -> No
             pass
         assert (said["topic"], said["lag"]) == ("steady", 0)
     server.stop()
+
+
+def test_server_that_is_gone_is_not_waited_for_again_for_each_topic(tmp_path: Path) -> None:
+    asked_for: list[str] = []
+
+    def export(name: str) -> Exported:
+        asked_for.append(name)
+        if name == "b":
+            raise Unreachable("no answer from http://127.0.0.1:9")
+        return Exported(name, 1, 2)
+
+    told = {one.topic: one.error for one in _each(PipelineOptions(str(tmp_path)), ["d", "c", "b", "a"], export)}
+    assert told == {"a": None} | dict.fromkeys("bcd", "no answer from http://127.0.0.1:9")
+    assert asked_for == ["a", "b"]
+
+
+def test_exporter_goes_on_whatever_ended_a_later_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds: list[object] = [[], InvalidRequest("no topic matches"), StorageError("no space left"), KeyboardInterrupt()]
+
+    def one(*_: Any) -> Iterator[Exported]:
+        now = rounds.pop(0)
+        if isinstance(now, BaseException):
+            raise now
+        return iter(())
+
+    monkeypatch.setattr("topics.spark.pipeline.run_round", one)
+    monkeypatch.setattr("topics.cli.pipeline.time.sleep", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        command(table=str(tmp_path), url="http://127.0.0.1:9")
+    assert capsys.readouterr().err.splitlines() == ["error: no topic matches", "error: no space left"]
+    rounds.append(InvalidRequest("no topic matches"))
+    with pytest.raises(InvalidRequest):  # the first one: somebody is there to read it
+        command(table=str(tmp_path), url="http://127.0.0.1:9")
 
 
 def test_rebuilt_table_goes_as_far_as_the_one_before(

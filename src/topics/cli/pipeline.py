@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -17,13 +17,13 @@ from rich.text import Text
 from topics.cli.exits import WrongUsage
 from topics.cli.output import Output, make_console
 from topics.client.url import DEFAULT_URL
-from topics.model.errors import InvalidRequest, Unavailable
+from topics.model.errors import InvalidRequest, TopicsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from topics.spark.doing import Doing, Writing
-    from topics.spark.pipeline import Exported, PipelineOptions
+    from topics.spark.pipeline import Exported, PipelineOptions, Status
 
 EXAMPLES: Final = """Examples:
 
@@ -108,7 +108,7 @@ def run(
             began = time.monotonic()
             try:
                 failed = _tell(output, run_round(session, options, doing), errors, tail, doing)
-            except Unavailable as error:
+            except TopicsError as error:
                 if once or not rounds:
                     raise
                 output.failed(error.code, error.message)  # what was there comes back: the next round asks again
@@ -129,7 +129,7 @@ def status(
     table
         The folder of the tables.
     url
-        The server the topics are on.
+        The server the topics are on; left out, the variable TOPICS_URL or loopback.
     path
         A data directory at rest, instead of a server.
     topics
@@ -139,10 +139,29 @@ def status(
     """
     from topics.spark.pipeline import read_status
 
-    rows = [asdict(one) for one in read_status(_options(table, url, path, topics))]
-    columns = ("topic", "rows", "files", "bytes", "next_seq", "head_seq", "lag", "gaps", "problem")
-    Output(json=json).rows(columns, rows, "no topics")
-    return int(any(row["problem"] for row in rows))
+    options = _options(table, url, path, topics)
+    found, output = read_status(options), Output(json=json)
+    _print_status(output, found)
+    if not json and not any(one.exists or one.problem for one in found):
+        output.note(f"no tables below {options.table} yet: `topics pipeline run --table …` writes them")
+    return int(any(one.problem is not None for one in found))
+
+
+def _print_status(output: Output, found: list[Status]) -> None:
+    """For people the words follow the numbers: in a column of their own nobody could copy a path from them."""
+    columns = ("topic", "rows", "files", "size", "next_seq", "head_seq", "lag")
+    absent = dict.fromkeys(("rows", "files", "size"))
+    rows = (asdict(one) | ({"size": _size(one.bytes)} if one.exists else absent) for one in found)
+    output.rows(columns, map(asdict, found) if output.json else rows, "no topics")
+    for one in () if output.json else found:
+        if one.gaps:
+            output.line({}, f"{one.topic}: {_lost(one.gaps)}")
+        if one.problem is not None:
+            output.line({}, f"{one.topic}: {one.problem}")
+
+
+def _lost(gaps: Iterable[tuple[int, int, str]]) -> str:
+    return "; ".join(f"lost {low}-{high} ({why})" for low, high, why in gaps)
 
 
 def rebuild(
@@ -165,7 +184,7 @@ def rebuild(
     table
         The folder of the tables.
     url
-        The server to read from.
+        The server to read from; left out, the variable TOPICS_URL or loopback. A key is taken from TOPICS_TOKEN.
     path
         A data directory at rest, instead of a server.
     topics
@@ -173,7 +192,8 @@ def rebuild(
     tail
         Export durable records that are not sealed yet, too.
     shred
-        Typed columns taken from the JSON of data.
+        Typed columns taken from the JSON of data: path:type, with commas between them; left out, the new table has
+        none.
     on_corrupt
         Records that fail their check: fail, or write the rest and note them as lost.
     drop_lost
@@ -326,8 +346,7 @@ def _line(done: Exported, tail: bool) -> str:
         f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
         f"({rate:,.0f}/s), {_size(done.bytes)} in {files}{speed}, {done.lag:,} behind"
     )
-    for low, high, why in done.gaps:
-        text += f"; lost {low}-{high} ({why})"
+    text += f"; {_lost(done.gaps)}" if done.gaps else ""
     return text + (f"; {done.joined} files fewer" if done.joined else "") + note
 
 

@@ -136,12 +136,15 @@ class History:
         if self.table is None:
             return 1
         owner, name = self.owner
+        if "topics.topic" not in self.table.metadata().configuration:
+            raise Conflict(f"{self.folder} is a Delta table of something else: name another folder with --table")
         if name != self.topic:
             raise Conflict(f"the table {self.folder} holds topic {name!r}, not {self.topic!r}: name another --table")
         if owner != head.id:
             raise Conflict(
                 f"topic {self.topic!r} was dropped and made again since its table {self.folder} was written: "
-                "--recreated rebuild replaces the table, --recreated new keeps it aside and starts another"
+                "`topics pipeline run` with --recreated rebuild replaces the table, with --recreated new keeps it "
+                "aside and starts another"
             )
         with self._reading():
             found = self.table.transaction_version(app_id(head.id))
@@ -149,7 +152,8 @@ class History:
         if mark > head.head_seq + 1:
             raise Conflict(
                 f"the table {self.folder} ends at seq {mark - 1} but the topic at {head.head_seq}: the data directory "
-                "is older than the table (restored from a backup?); --recreated rebuild replaces the table"
+                "is older than the table (restored from a backup?); `topics pipeline run` with --recreated rebuild "
+                "replaces the table, with --recreated new keeps it aside and starts another"
             )
         return mark
 
@@ -241,12 +245,11 @@ class History:
                 )
             except Exception as error:
                 if not self._holds(told["topics.round"]):
-                    if isinstance(error, OSError):
-                        raise StorageError(
-                            f"the table {self.folder} was not changed ({words_of(error)})", path=self.folder
-                        ) from None
-                    raise Conflict(
-                        f"the table {self.folder} was not changed, somebody else did so first ({error})"
+                    changed = changed_since(self.folder, self.table)  # by a writer that takes no turns
+                    if changed is not None:
+                        raise Conflict(f"the table {self.folder} was not changed, {changed}") from None
+                    raise StorageError(
+                        f"the table {self.folder} was not changed ({words_of(error)})", path=self.folder
                     ) from None
         sync_version(self.folder, version)
 
@@ -268,11 +271,17 @@ class History:
         file of the table cannot be read."""
         from deltalake.exceptions import DeltaError
 
+        joined, damage = 0, None
         try:
-            joined = self._join()
+            try:
+                joined = self._join()
+            except StorageError as error:
+                damage = error
             self._vacuum()
         except (DeltaError, OSError, Conflict):  # a file that the other one's tidying took is an OSError
-            return 0
+            return joined
+        if damage is not None:
+            raise damage
         return joined
 
     def _join(self) -> int:
@@ -282,34 +291,41 @@ class History:
 
         table = delta().DeltaTable(self.folder)
         runs = choose(_files(table))
-        if not runs:
+        if not runs or other_features(table) is not None:
             return 0
         now_ms = int(time.time() * 1000)
         actions: list[Any] = []
-        for run in runs:
-            one = self._joined(run)
-            actions.append(AddAction(one.path, one.size, {}, now_ms, False, one.stats))
-            actions += [RemoveAction(file.path, False, now_ms, file.size, {}) for file in run]
         fewer = sum(map(len, runs)) - len(runs)
         version = table.version() + 1
-        with turn_at(self.folder):
-            changed = changed_since(self.folder, table)
-            if changed is not None:
-                raise Conflict(f"small files of the table {self.folder} were not joined, {changed}")
-            table.create_write_transaction(
-                actions,
-                mode="append",
-                schema=table.schema(),
-                commit_properties=CommitProperties(custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0),
-            )
+        mark = f"{uuid.uuid4().hex[:12]}-"
+        try:
+            for run in runs:
+                one = self._joined(run, mark)
+                actions.append(AddAction(one.path, one.size, {}, now_ms, False, one.stats))
+                actions += [RemoveAction(file.path, False, now_ms, file.size, {}) for file in run]
+            with turn_at(self.folder):
+                changed = changed_since(self.folder, table)
+                if changed is not None:
+                    raise Conflict(f"small files of the table {self.folder} were not joined, {changed}")
+                table.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=table.schema(),
+                    commit_properties=CommitProperties(
+                        custom_metadata={"topics.joined": str(fewer)}, max_commit_retries=0
+                    ),
+                )
+        except BaseException:
+            discard(self.folder, mark)
+            raise
         sync_version(self.folder, version)
         return fewer
 
-    def _joined(self, run: list[TableFile]) -> Written:
+    def _joined(self, run: list[TableFile], mark: str) -> Written:
         import pyarrow as pa
 
         try:
-            return join(self.folder, run)
+            return join(self.folder, run, mark)
         except FileNotFoundError:  # the other one's tidying took it
             raise
         except (OSError, pa.ArrowException) as error:
@@ -332,7 +348,7 @@ class History:
         assert self.table is not None
         try:
             yield
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, ValueError) as error:
             changed = changed_since(self.folder, self.table)
             if changed is not None:
                 raise Conflict(f"the table {self.folder} cannot be read any more, {changed}") from None
@@ -351,7 +367,7 @@ class History:
         assert self.table is not None
         with self._reading():
             commits = self.table.history(FEW_COMMITS)
-        return int(next((entry["topics.restated"] for entry in commits if "topics.restated" in entry), 0))
+            return int(next((entry["topics.restated"] for entry in commits if "topics.restated" in entry), 0))
 
     def numbers(self) -> tuple[int, int, int]:
         """(rows, files, bytes)."""
@@ -360,6 +376,30 @@ class History:
         with self._reading():
             rows, sizes = _column(self.table, "num_records"), _column(self.table, "size_bytes")
         return sum(map(int, rows)), len(sizes), sum(map(int, sizes))
+
+
+def other_features(table: DeltaTable) -> str | None:
+    """What another writer has asked of all who read or write the table, so that its files alone do not tell what is in
+    it: rows that only a list beside a file deletes, columns under other names. None: it is as we make it."""
+    asked = table.protocol()
+    if asked.min_reader_version == 1 and asked.min_writer_version < 7:
+        return None
+    features = sorted({*(asked.reader_features or ()), *(asked.writer_features or ())})
+    return ", ".join(features) or f"reader version {asked.min_reader_version}"
+
+
+def discard(folder: str, mark: str) -> None:
+    """Remove the files with this mark in their names, which a round that failed has left: the sooner the better, as the
+    next one writes as much again. None that a version names: an error may come after the commit was made. What cannot
+    be removed, or may not be, a vacuum removes later."""
+    try:
+        found = [name for name in os.listdir(folder) if mark in name]
+        named = {os.path.basename(path) for path in paths_of(open_table(folder), folder)} if found else set()
+        for name in found:
+            if name not in named:
+                os.unlink(os.path.join(folder, name))
+    except (StorageError, OSError):
+        return
 
 
 def _types(schema: Any) -> dict[str, str]:

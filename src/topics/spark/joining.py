@@ -8,7 +8,7 @@ only a few times (the logarithm of large by small) until it lies in a large file
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,29 +60,38 @@ def _worth(run: list[TableFile]) -> list[TableFile]:
     return []
 
 
-def join(folder: str, files: Sequence[TableFile]) -> Written:
+def join(folder: str, files: Sequence[TableFile], mark: str = "") -> Written:
     """One file with the rows of these, in their order."""
-    sources = [pq.ParquetFile(os.path.join(folder, file.path)) for file in files]
-    schema = _schema(sources[0].schema_arrow)
+    paths = [os.path.join(folder, file.path) for file in files]
+    schema = _schema(map(pq.read_schema, paths))
     assert files[0].low is not None
-    file = PartFile(folder, files[0].low, schema)
+    file = PartFile(folder, files[0].low, schema, of=mark)
     try:
-        for source in sources:
-            for batch in source.iter_batches(_ROWS, columns=schema.names):
-                file.add(batch.cast(schema))
+        for path in paths:  # one open at a time: there may be more of them than a process may open
+            with pq.ParquetFile(path) as source:
+                for batch in source.iter_batches(_ROWS, columns=schema.names):
+                    file.add(_fitted(batch, schema))
     except BaseException:
         file.discard()
         raise
-    finally:
-        for source in sources:
-            source.close()
     return file.finish()
 
 
-def _schema(found: pa.Schema) -> pa.Schema:
-    """Our columns as we write them, and the typed ones as they are."""
-    schema = COLUMNS
-    for field in found:
-        if field.name not in COLUMNS.names:
-            schema = schema.append(pa.field(field.name, field.type))
-    return schema
+def _schema(found: Iterable[pa.Schema]) -> pa.Schema:
+    """Our columns as we write them, and every typed one that a file has; a table may have got one later."""
+    fields = {field.name: field for field in COLUMNS}
+    for schema in found:
+        for field in schema:
+            fields.setdefault(field.name, pa.field(field.name, field.type))
+    return pa.schema(fields.values())
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With nulls in columns that its file lacks."""
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -108,8 +108,8 @@ class Written:
 class PartFile:
     """A Parquet file of a table while it is written: made with its first rows, measured as it grows."""
 
-    def __init__(self, folder: str, first_seq: int, schema: pa.Schema, level: int = 3) -> None:
-        self._name = f"part-{first_seq:019d}-{uuid.uuid4()}.parquet"
+    def __init__(self, folder: str, first_seq: int, schema: pa.Schema, level: int = 3, of: str = "") -> None:
+        self._name = f"part-{first_seq:019d}-{of}{uuid.uuid4()}.parquet"
         self._path = os.path.join(folder, self._name)
         self._schema = schema
         self._level = level
@@ -184,13 +184,15 @@ class Writer:
     shreds: tuple[Shred, ...]
     report_corrupt: bool = False
     """Damaged records are losses; else they are an error."""
+    mark: str = field(default_factory=lambda: f"{uuid.uuid4().hex[:12]}-")
+    """Part of the name of every file, so that those of a round that fails can be told from all others."""
 
     def write(self, spans: list[Span]) -> list[Written]:
         """The files in the order of their seqs; the last one has the losses of all."""
         schema = table_schema(self.shreds)
         losses: list[Loss] = []
         written: list[Written] = []
-        file = PartFile(self.folder, spans[0].start_seq, schema)
+        file = PartFile(self.folder, spans[0].start_seq, schema, of=self.mark)
         try:
             for item in self.origin.read(spans, Wanted(_WANT, True, Filter())):
                 if isinstance(item, Loss | Damage):
@@ -198,7 +200,7 @@ class Writer:
                 elif item.count:
                     if file.is_full:
                         written.append(file.finish())
-                        file = PartFile(self.folder, item.seq[0].as_py(), schema)
+                        file = PartFile(self.folder, item.seq[0].as_py(), schema, of=self.mark)
                     file.add(self._batch(item, schema))
             written.append(file.finish(tuple(joined_losses(losses))))
         except BaseException:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from topics.host.fs import OsFs
-from topics.model.errors import Conflict, InvalidRequest, NotFound, RecordsLost, StorageError, TopicsError
+from topics.model.errors import Conflict, InvalidRequest, NotFound, RecordsLost, StorageError, TopicsError, Unreachable
 from topics.spark.aside import Aside, leftovers, put_aside
 from topics.spark.doing import Doing
-from topics.spark.history import History
+from topics.spark.history import History, discard
 from topics.spark.options import Options, without_scheme
 from topics.spark.origin import Origin, open_origin
 from topics.spark.parts import Shred, Writer
@@ -186,12 +186,17 @@ def rebuild(
 
 
 def _each(options: PipelineOptions, names: Iterable[str], do: Callable[[str], Exported]) -> Iterator[Exported]:
+    gone: str | None = None
     for name in sorted(names):
         began = time.monotonic()
+        if gone is not None:  # to wait for the server again, for each of many topics, would take hours
+            yield Exported(name, 0, 0, error=gone)
+            continue
         try:
             done = do(name)
         except TopicsError as error:
             done = Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
+            gone = error.message if isinstance(error, Unreachable) else None
         yield _with_leftovers(options, done)
 
 
@@ -272,7 +277,7 @@ class Exporter:
         try:
             least = history.mark(head)
         except Conflict:  # the table of another instance, of which the topic has nothing
-            if not drop_lost:
+            if not drop_lost or history.owner[1] != name:
                 raise
             least = 1
         held = None if drop_lost else Held(history.folder, least, history.gaps())
@@ -333,14 +338,18 @@ class Exporter:
         if history.table is None:
             history.create(head, options.shreds)
         writer = Writer(history.folder, self._origin, options.shreds, options.report_corrupt)
-        with self._doing.writing(name, sum(span.count for span in spans), history.folder):
-            written = write_files(session, writer, spans)
-        losses = joined_losses(losses + [loss for one in written for loss in one.losses])
-        _judge(options, losses)
-        gaps = tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses)
-        if held is not None:
-            held.check(gaps)  # rot, and what was lost since, is found by reading alone
-        history.commit(head, end, written, losses)
+        try:
+            with self._doing.writing(name, sum(span.count for span in spans), history.folder):
+                written = write_files(session, writer, spans)
+            losses = joined_losses(losses + [loss for one in written for loss in one.losses])
+            _judge(options, losses)
+            gaps = tuple((loss.gap_from, loss.gap_to, str(loss.reason)) for loss in losses)
+            if held is not None:
+                held.check(gaps)  # rot, and what was lost since, is found by reading alone
+            history.commit(head, end, written, losses)
+        except BaseException:
+            discard(history.folder, writer.mark)  # else rounds that fail for a day would fill the disk
+            raise
         return Exported(
             name,
             mark,

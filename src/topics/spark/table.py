@@ -37,7 +37,7 @@ def table(
     record, what a topic had lost before the first one it gave was not asked for.
     """
     # Every worker of Spark imports this package, and none makes tables.
-    from topics.spark.history import History, app_id, is_table, open_table, paths_of
+    from topics.spark.history import History, app_id, is_table, open_table, other_features, paths_of
 
     if gap_policy not in ("fail", "skip"):
         raise InvalidRequest(
@@ -51,6 +51,12 @@ def table(
     kept = loaded.metadata().configuration
     if "topics.topic" not in kept:
         raise InvalidRequest(f"{table_url} is a Delta table of something else: it names no topic")
+    features = other_features(loaded)
+    if features is not None:
+        raise InvalidRequest(
+            f"another writer has changed how {table_url} is to be read ({features}), and its files alone do not tell "
+            "what is in it any more: read it with a Delta reader, or have the table rebuilt"
+        )
     instance = f"{kept['topics.store']}-{kept['topics.topic_id']}"
     topic = kept["topics.topic"]
     mark = loaded.transaction_version(app_id(instance)) or 1
