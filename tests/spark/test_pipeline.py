@@ -241,6 +241,11 @@ def test_wrong_typed_columns_are_named(text: str, words: str) -> None:
         parse_shreds(text)
 
 
+def test_typed_column_has_a_name_that_every_engine_takes() -> None:
+    (shred,) = parse_shreds("line items.net (EUR):double")
+    assert (shred.path, shred.name) == (("line items", "net (EUR)"), "line_items_net__EUR_")
+
+
 def test_tables_are_folders_and_an_object_store_is_refused(tmp_path: Path) -> None:
     assert folder_of(f"file://{tmp_path}/history") == folder_of(f"{tmp_path}/history") == str(tmp_path / "history")
     assert folder_of("history") == str(Path.cwd() / "history")

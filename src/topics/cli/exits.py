@@ -9,6 +9,7 @@ USAGE: Final = 2
 LATER: Final = 3
 DAMAGED: Final = 4
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
 
 
 class WrongUsage(Exception):

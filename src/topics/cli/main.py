@@ -24,7 +24,7 @@ Exit status:
 
     0 done                     3 not reachable or not now: try again
     1 refused or failed        4 a file is damaged
-    2 wrong usage or settings  130 interrupted
+    2 wrong usage or settings  130 interrupted, 143 told to end
 """
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from topics.cli.exits import WrongUsage
+from topics.cli.exits import TERMINATED, WrongUsage
 from topics.cli.output import Output, make_console
 from topics.client.url import DEFAULT_URL
 from topics.model.errors import InvalidRequest, TopicsError
@@ -281,11 +283,31 @@ def _session(master: str | None, errors: Console) -> Iterator[Callable[[], Spark
                 found.append(session("topics pipeline", master))
         return found[0]
 
+    with _ended_by_terminate():
+        try:
+            yield get
+        finally:
+            for running in found:
+                stop(running)
+
+
+@contextmanager
+def _ended_by_terminate() -> Iterator[None]:
+    """SIGTERM, the word of service managers, ends a round as Ctrl-C does: a table that was put aside is put back, and
+    the files of the round go. A second one changes nothing about that. Signals come to the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield get
+        yield
     finally:
-        for running in found:
-            stop(running)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class Watched:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -57,7 +58,8 @@ class Shred:
 
     @property
     def name(self) -> str:
-        return "_".join(self.path)
+        """Of the column. Delta has no such characters in names, and engines that say so could not read the table."""
+        return re.sub(r"[ ,;{}()=]", "_", "_".join(self.path))
 
 
 def parse_shreds(text: str) -> tuple[Shred, ...]:
