@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, UnusedCliTokensError
 from topics.cli.exits import DAMAGED, FAILED, INTERRUPTED, LATER, USAGE, WrongUsage
 from topics.cli.output import Output, OutputLost, Printer
 from topics.host.version import own_version
-from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unavailable, Unreachable
+from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unauthorized, Unavailable, Unreachable
 
 EPILOGUE: Final = """Start here:
 
@@ -172,6 +172,9 @@ def run(arguments: Sequence[str]) -> int:
     except CorruptFile as error:
         output.failed(error.code, error.message + SALVAGE.get(arguments[0], ""))
         return DAMAGED
+    except Unauthorized as error:
+        output.failed(error.code, f"{error.message}. The variable TOPICS_TOKEN is where it is taken from")
+        return FAILED
     except TopicsError as error:
         output.failed(error.code, error.message)
         return LATER if isinstance(error, Unavailable) else FAILED

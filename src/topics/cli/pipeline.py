@@ -194,8 +194,7 @@ def rebuild(
     tail
         Export durable records that are not sealed yet, too.
     shred
-        Typed columns taken from the JSON of data: path:type, with commas between them; left out, the new table has
-        none.
+        Typed columns taken from the JSON of data, as path:type with commas between them; left out, there are none.
     on_corrupt
         Records that fail their check: fail, or write the rest and note them as lost.
     drop_lost
@@ -360,16 +359,20 @@ def _line(done: Exported, tail: bool) -> str:
         return f"{done.topic}: failed: {done.error}{note}"
     if done.end_seq == done.start_seq:
         why = "" if tail or not done.lag else ", in a segment that is not sealed yet (--tail exports them, too)"
-        return f"{done.topic}: nothing new, {done.lag:,} records behind{why}{note}"
+        return f"{done.topic}: nothing new, {_records(done.lag)} behind{why}{note}"
     rate = done.rows / done.seconds if done.seconds else 0.0
     files = "1 file" if done.files == 1 else f"{done.files} files"
     speed = f" ({_mb_per_s(done):.1f} MB/s)" if done.bytes >= _MB_MIN else ""
     text = (
-        f"{done.topic}: {done.rows:,} records to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
+        f"{done.topic}: {_records(done.rows)} to seq {done.end_seq - 1:,} in {done.seconds:.1f} s "
         f"({rate:,.0f}/s), {_size(done.bytes)} in {files}{speed}, {done.lag:,} behind"
     )
     text += f"; {_lost(done.gaps)}" if done.gaps else ""
     return text + (f"; {done.joined} files fewer" if done.joined else "") + note
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def _size(count: int) -> str:

@@ -19,7 +19,7 @@ from topics.cli.main import FAMILIES, make_app, run
 from topics.cli.output import visible
 from topics.config import settings
 from topics.host.version import own_version
-from topics.model.errors import CorruptFile, StoreLocked, Throttled, TopicsError
+from topics.model.errors import CorruptFile, StoreLocked, Throttled, TopicsError, Unauthorized
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = (
@@ -176,6 +176,17 @@ def test_errors_of_the_server_become_messages(
     ran = topics("serve")
     assert ran.status == status
     assert str(error) in ran.err
+
+
+def test_key_that_is_missing_or_wrong_is_told_with_the_place_where_it_is_taken_from(
+    topics: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "topics.server", Server(error=Unauthorized("a known key is needed")))
+    ran = topics("serve")
+    assert (ran.status, ran.err) == (
+        1,
+        "error: a known key is needed. The variable TOPICS_TOKEN is where it is taken from\n",
+    )
 
 
 def test_interrupt_is_no_error_message(topics: Command, monkeypatch: pytest.MonkeyPatch) -> None:

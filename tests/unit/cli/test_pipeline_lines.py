@@ -18,6 +18,7 @@ from topics.spark.pipeline import Exported
     [
         (False, 0, "orders: nothing new, 0 records behind"),
         (True, 7, "orders: nothing new, 7 records behind"),
+        (True, 1, "orders: nothing new, 1 record behind"),
         (
             False,
             7,
