@@ -9,9 +9,11 @@ import pytest
 
 import topics.spark
 from tests.spark.conftest import Server
-from topics.model.errors import RecordsLost
+from topics.model.errors import InvalidRequest, RecordsLost
+from topics.spark.options import parse_options
+from topics.spark.origin import open_origin
 from topics.spark.pipeline import Exported, PipelineOptions, run_round
-from topics.spark.table import check_gaps
+from topics.spark.table import check_gaps, check_instance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,15 @@ def test_nothing_behind_the_asked_seq_is_read(spark: SparkSession, server: Serve
         assert topics.spark.table(spark, folder, server.url, as_of_seq=last).count() == rows
     with pytest.raises(Exception, match="fails its check"):
         topics.spark.table(spark, folder, server.url, as_of_seq=1_000).count()
+
+
+def test_table_that_is_ahead_of_its_topic_is_not_joined_with_it(server: Server, topic: str) -> None:
+    server.fill(topic, 0, 10)
+    asked = parse_options(server.options(topic))
+    instance = open_origin(asked).heads({topic: 1})[topic].id
+    assert check_instance(asked, topic, instance, 11).head_seq == 10
+    with pytest.raises(InvalidRequest, match=rf"ends at seq 11 but topic '{topic}' on the server .* at 10: .*backup"):
+        check_instance(asked, topic, instance, 12)
 
 
 def test_rot_before_the_first_record_is_told_and_what_a_cap_took_is_not() -> None:

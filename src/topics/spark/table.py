@@ -76,7 +76,7 @@ def table(
         activate(spark)
         asked = {"url": server_url, "topic": topic, "gapPolicy": gap_policy}
         options = parse_options(asked if token is None else {**asked, "token": token})
-        head = check_instance(options, topic, instance)
+        head = check_instance(options, topic, instance, mark)
         if options.token is not None:  # said to Spark, which knows the environment only as it was at its start
             asked["token"] = options.token
         if first is not None:  # a table without a record begins nowhere, and so does what follows it
@@ -116,11 +116,16 @@ def check_gaps(topic: str, gaps: list[tuple[int, int, str]], first: int, last: i
             )
 
 
-def check_instance(options: Options, topic: str, instance: str) -> Head:
-    """Where the server's topic stands; InvalidRequest if it is not the one of the table."""
+def check_instance(options: Options, topic: str, instance: str, mark: int = 1) -> Head:
+    """Where the server's topic stands; InvalidRequest if it is not the one of the table, which ends before `mark`."""
     heads = open_origin(replace(options, words=ARGUMENTS)).heads({topic: 1})
     if topic not in heads:
         raise InvalidRequest(f"the server at {options.url} has no topic {topic!r}, whose history the table holds")
     if heads[topic].id != instance:
         raise InvalidRequest(f"the table holds another instance of topic {topic!r} than the server at {options.url}")
+    if mark > heads[topic].head_seq + 1:  # what follows the head would be read as what follows the table
+        raise InvalidRequest(
+            f"the table ends at seq {mark - 1} but topic {topic!r} on the server at {options.url} at "
+            f"{heads[topic].head_seq}: the server's data directory is older than the table (restored from a backup?)"
+        )
     return heads[topic]
