@@ -252,6 +252,10 @@ def test_tables_are_folders_and_an_object_store_is_refused(tmp_path: Path) -> No
     for url in ("s3://bucket/history", "gs://bucket/history", "abfss://box@account/history"):
         with pytest.raises(InvalidRequest, match="not to object stores"):
             folder_of(url)
+    assert folder_of("100%/é #1?") == str(Path.cwd() / "100%" / "é #1?")
+    for name in ("a%20b", "a\\b", "a\nb"):
+        with pytest.raises(InvalidRequest, match="Delta cannot keep a table below"):
+            folder_of(name)
 
 
 def test_folder_of_tables_may_be_named_as_spark_names_it(

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 GROUP: Final = "export"
 _GLOB: Final = re.compile(r"[*?[]")
+_MISREAD: Final = re.compile(r"[\x00-\x1f\x7f\\]|%[0-9A-Fa-f]{2}")
+"""In the name of a folder: Delta takes it for nothing, for a slash, and for one character."""
 
 Recreated = Literal["fail", "rebuild", "new"]
 
@@ -143,7 +145,13 @@ def folder_of(text: str) -> str:
             f"--table {text!r}: tables are written to folders, not to object stores; name a folder that this machine "
             "and every worker see, and copy the tables from there"
         )
-    return os.path.abspath(path)
+    folder = os.path.abspath(path)
+    if _MISREAD.search(folder):
+        raise InvalidRequest(
+            f"--table {text!r}: Delta cannot keep a table below {folder!r}; a backslash, a line feed and the like, or "
+            "% before two hexadecimal digits mean something else to it: name another folder"
+        )
+    return folder
 
 
 def check_folder(root: str) -> None:
