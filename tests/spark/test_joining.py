@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from tests.spark.test_pipeline_races import HEAD, write
 from topics.spark import joining
 from topics.spark.history import History
-from topics.spark.joining import FILE_BYTES, JOIN_FILES, SMALL_BYTES, TableFile, choose
+from topics.spark.joining import FILE_BYTES, JOIN_FILES, SMALL_BYTES, TableFile, _fitted, choose, join
+from topics.spark.parts import COLUMNS, TIME, PartFile, open_parquet
 
 MB = 1 << 20
 
@@ -88,6 +90,25 @@ def test_joining_keeps_the_order_and_every_file_that_is_large(tmp_path: Path, mo
     assert pq.read_table(joined, columns=["seq"]).column("seq").to_pylist() == list(range(3001, 3001 + 10 * JOIN_FILES))
     assert History.load(str(tmp_path), "orders").numbers()[:2] == (3000 + 10 * JOIN_FILES, 2)
     assert history.tidy() == 0
+
+
+def test_joining_holds_one_row_group_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else so many rows of whatever size: of records of 50 kB three gigabytes."""
+    rows = pa.table({"seq": [1, 2, 3], "ts": pa.array([0] * 3, TIME)}).to_batches()[0]
+    batch = _fitted(rows, COLUMNS)
+    with open_parquet(str(tmp_path / "few"), COLUMNS, 3) as writer:
+        for _ in range(5):
+            writer.write_batch(batch)
+    held: list[int] = []
+    real = PartFile.add
+
+    def add(self: PartFile, batch: pa.RecordBatch) -> None:
+        held.append(batch.num_rows)
+        real(self, batch)
+
+    monkeypatch.setattr(PartFile, "add", add)
+    done = join(str(tmp_path), [TableFile("few", 1, 1, 3)] * 2)
+    assert (done.rows, held) == (30, [3] * 10)
 
 
 def test_joining_that_another_exporter_overtakes_changes_nothing(

@@ -69,8 +69,9 @@ def join(folder: str, files: Sequence[TableFile], mark: str = "") -> Written:
     try:
         for path in paths:  # one open at a time: there may be more of them than a process may open
             with pq.ParquetFile(path) as source:
-                for batch in source.iter_batches(_ROWS, columns=schema.names):
-                    file.add(_fitted(batch, schema))
+                for group in range(source.num_row_groups):  # one at a time: a batch over several may be any size
+                    for batch in source.iter_batches(_ROWS, row_groups=[group], columns=schema.names):
+                        file.add(_fitted(batch, schema))
     except BaseException:
         file.discard()
         raise
