@@ -50,10 +50,12 @@ def main() -> int:
         say(f"a server at {url}, its data in {folder / 'data'}")
         count, seconds = fill(client, shop)
         say(f"{count:,} events of {shop.days} days written in {seconds:.1f} s, {count / seconds:,.0f} a second")
-        say("starting Spark")
+        log = folder / "spark.log"
+        say(f"starting Spark; what it has to say itself goes to {log}")
         import topics.spark
 
-        spark = topics.spark.session("topics demo", conf={"spark.sql.shuffle.partitions": "2"})
+        with errors_in(log):
+            spark = topics.spark.session("topics demo", conf={"spark.sql.shuffle.partitions": "2"})
         try:
             rows = stream_revenue(spark, url, folder / "checkpoint")
             say(f"a stream wrote {rows:,} sums into shop.revenue, one for each hour and country, each once")
@@ -96,6 +98,20 @@ def serving(folder: Path) -> Iterator[str]:
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(30)
+
+
+@contextmanager
+def errors_in(log: Path) -> Iterator[None]:
+    """Whoever is started in here writes its errors there: Java greets with warnings, and Spark's Python workers lament
+    when a query ends before they do, which is of no use to anybody who looks at the shop."""
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def fill(client: Client, shop: Shop) -> tuple[int, float]:
