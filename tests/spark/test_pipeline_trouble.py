@@ -19,6 +19,7 @@ from pyspark.errors import StreamingQueryException
 import topics
 from tests.contract.http.live import ServerProcess
 from tests.spark.test_pipeline import exported, options, run, served
+from topics.cli.ending import Ending
 from topics.cli.output import make_console
 from topics.cli.pipeline import _session as session_of
 from topics.cli.pipeline import run as command
@@ -456,7 +457,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
 
 def test_session_of_an_exporter_is_stopped_however_it_ends(sessions: list[Session]) -> None:
-    exporter = session_of(None, make_console(stderr=True))
+    exporter = session_of(None, make_console(stderr=True), Ending())
     session = exporter.__enter__()
     assert session() is session()
     assert exporter.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None) is False
@@ -470,7 +471,7 @@ def test_spark_that_died_is_told_and_another_one_is_started(
 
     server.fill(topic, 0, 10)
     asked = options(server, topic, tmp_path, tail=True)
-    with session_of(None, make_console(stderr=True)) as session:
+    with session_of(None, make_console(stderr=True), Ending()) as session:
         (done,) = run_round(session, asked)
         assert re.search("Spark ended while .* perhaps for want of memory: the next round starts", str(done.error))
         assert [id(session()), id(session())] == [id(sessions[1])] * 2

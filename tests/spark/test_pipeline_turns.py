@@ -23,6 +23,7 @@ from tests.spark.conftest import Server
 from tests.spark.in_process import in_process
 from tests.spark.test_pipeline import exported, options, served
 from tests.spark.test_pipeline_races import HEAD, export, rows, write
+from topics.cli.ending import Ending
 from topics.cli.output import make_console
 from topics.cli.pipeline import _session as session_of
 from topics.host.fs import OsFile, OsFs
@@ -334,19 +335,18 @@ def test_commit_that_may_not_outlast_a_power_cut_is_not_told_and_takes_no_table_
     assert exported(tmp_path, topic) == served(server, topic)
 
 
-def test_rebuild_that_is_told_to_end_puts_the_table_back(server: Server, topic: str, tmp_path: Path) -> None:
+def test_rebuild_that_is_told_to_end_puts_the_table_back(
+    server: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.cli.ending.end_java", lambda: None)  # that of all tests
     asked = options(server, topic, tmp_path, tail=True)
     server.fill(topic, 0, 100)
     run(asked)
     before = exported(tmp_path, topic)
     handler = signal.getsignal(signal.SIGTERM)
 
-    def told() -> None:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-
-    with pytest.raises(SystemExit) as ended, session_of(None, make_console(stderr=True)):
-        rebuilt(asked, told)
+    with pytest.raises(SystemExit) as ended, session_of(None, make_console(stderr=True), Ending()):
+        rebuilt(asked, lambda: signal.raise_signal(signal.SIGTERM))
     assert (ended.value.code, signal.getsignal(signal.SIGTERM)) == (143, handler)
     assert exported(tmp_path, topic) == before
     assert read_status(asked)[0].problem is None

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from topics.cli.exits import TERMINATED, WrongUsage
+from topics.cli.ending import Ending
+from topics.cli.exits import WrongUsage
 from topics.cli.output import Output, make_console
 from topics.client.url import DEFAULT_URL
 from topics.model.errors import InvalidRequest, TopicsError
@@ -105,11 +104,11 @@ def run(
     from topics.spark.pipeline import run_round
 
     rounds, doing = 0, Doing()
-    with _session(master, errors) as session:
+    with _session(master, errors, ending := Ending()) as session:
         while True:
             began = time.monotonic()
             try:
-                failed = _tell(output, run_round(session, options, doing), errors, tail, doing)
+                failed = _tell(output, run_round(session, options, doing), errors, tail, doing, ending)
             except TopicsError as error:
                 if once or not rounds:
                     raise
@@ -210,8 +209,8 @@ def rebuild(
     options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
     _check_master(master)
     errors, doing = make_console(stderr=True), Doing()
-    with _session(master, errors) as session:
-        return int(_tell(Output(json=json), rebuild_tables(session, options, doing), errors, tail, doing))
+    with _session(master, errors, ending := Ending()) as session:
+        return int(_tell(Output(json=json), rebuild_tables(session, options, doing), errors, tail, doing, ending))
 
 
 def _options(
@@ -264,7 +263,7 @@ def _check_master(master: str | None) -> None:
 
 
 @contextmanager
-def _session(master: str | None, errors: Console) -> Iterator[Callable[[], SparkSession]]:
+def _session(master: str | None, errors: Console, ending: Ending) -> Iterator[Callable[[], SparkSession]]:
     """Started when the first file has to be written: a round with nothing to do needs none. One that ended by itself is
     forgotten, and another started. Stopped in the end, however that comes: Java would lament in forty lines that Python
     is gone."""
@@ -273,40 +272,23 @@ def _session(master: str | None, errors: Console) -> Iterator[Callable[[], Spark
     found: list[SparkSession] = []
 
     def get() -> SparkSession:
+        ending.check()
         if found and not is_running(found[0]):
             stop(found.pop())
         if not found:
             from topics.spark import session
 
-            with errors.status("starting Spark"):
+            with errors.status("starting Spark"), ending.later():
                 found.append(session("topics pipeline", master))
         return found[0]
 
-    with _ended_by_terminate():
+    with ending.heard():
         try:
             yield get
         finally:
             for running in found:
-                stop(running)
-
-
-@contextmanager
-def _ended_by_terminate() -> Iterator[None]:
-    """SIGTERM, the word of service managers, ends a round as Ctrl-C does: a table that was put aside is put back, and
-    the files of the round go. A second one changes nothing about that. Signals come to the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+                with suppress(Exception) if ending.told is not None else nullcontext():
+                    stop(running)
 
 
 class Watched:
@@ -332,12 +314,15 @@ def _doing_line(writing: Writing | None) -> str:
     return f"{line}, {_size(size)} written ({size / 1e6 / seconds:.1f} MB/s)" if size and seconds else line
 
 
-def _tell(output: Output, round_of: Iterator[Exported], errors: Console, tail: bool, doing: Doing) -> bool:
+def _tell(
+    output: Output, round_of: Iterator[Exported], errors: Console, tail: bool, doing: Doing, ending: Ending
+) -> bool:
     """True if a topic failed."""
     failed = False
     while True:
         with errors.status(Watched(doing)):
             done = next(round_of, None)
+        ending.check()  # what failed for want of the Java that was ended is not worth a word
         if done is None:
             return failed
         failed = failed or done.error is not None
