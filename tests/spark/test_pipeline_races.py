@@ -16,7 +16,7 @@ import topics
 from tests.spark.in_process import in_process
 from topics.model.errors import Conflict, InvalidRequest, StorageError
 from topics.spark.aside import Aside, leftovers, put_aside
-from topics.spark.history import History
+from topics.spark.history import History, open_table
 from topics.spark.parts import COLUMNS, Writer, Written, open_parquet
 from topics.spark.pipeline import PipelineOptions, check_folder, run_round
 from topics.spark.places import Head, Span
@@ -150,6 +150,30 @@ def test_files_of_a_round_that_failed_go_at_once_unless_the_table_names_them(tmp
     assert len(list((tmp_path / "tables" / "orders").glob("*.parquet"))) == (fails == "what follows the commit")
     (after,) = run_round(in_process, asked)
     assert (after.error, History.load(asked.table, "orders").numbers()[0]) == (None, 10)
+
+
+def test_table_that_is_renamed_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+    export(tmp_path)
+    real = open_table
+    seen: list[str] = []
+
+    def moved(folder: str) -> DeltaTable:
+        seen.append(folder)
+        if len(seen) == 1:
+            Aside.put(History(folder, "orders", real(folder)))
+        return real(folder)
+
+    with patch("topics.spark.history.open_table", moved):
+        assert History.load(str(tmp_path), "orders").table is None
+    assert len(seen) == 1
+
+
+def test_table_that_is_gone_before_it_is_durable_is_not_taken_for_a_broken_disk(tmp_path: Path) -> None:
+    export(tmp_path)
+    history = History.load(str(tmp_path), "orders")
+    Aside.put(History.load(str(tmp_path), "orders"))
+    with pytest.raises(Conflict, match="was moved away by somebody else, who writes it anew"):
+        history.sync()
 
 
 def test_two_that_put_a_table_aside_do_so_once(tmp_path: Path) -> None:

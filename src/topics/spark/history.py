@@ -116,6 +116,18 @@ class History:
 
     @classmethod
     def load(cls, root: str, topic: str) -> History:
+        try:
+            return cls._loaded(root, topic)
+        except StorageError as error:
+            try:
+                with turn_at(os.path.join(root, topic)):
+                    pass  # whoever makes the table or renames it right now is done by then
+            except (StorageError, Conflict):
+                raise error from None
+            return cls._loaded(root, topic)
+
+    @classmethod
+    def _loaded(cls, root: str, topic: str) -> History:
         folder = os.path.join(root, topic)
         there = is_table(folder, "name another one with --table")
         if not there and _is_used(folder):

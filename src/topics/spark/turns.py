@@ -67,7 +67,7 @@ def changed_since(folder: str, table: DeltaTable) -> str | None:
 
 def sync_version(folder: str, version: int) -> None:
     """The table's version outlasts a power cut: what it says, its name, and the names of its files. StorageError if
-    nobody knows."""
+    nobody knows, Conflict if it is not there any more."""
     fs = OsFs()
     log = os.path.join(folder, "_delta_log")
     prefix = f"{version:020d}."
@@ -81,6 +81,8 @@ def sync_version(folder: str, version: int) -> None:
                     file.close()
         for directory in (log, folder, parent(folder)):
             sync_names(directory)
+    except FileNotFoundError:
+        raise Conflict(f"the table {folder} was moved away by somebody else, who writes it anew") from None
     except OSError as error:
         raise StorageError(
             f"whether version {version} of the table {folder} outlasts a power cut is unknown ({error.strerror}): "
