@@ -280,6 +280,7 @@ def _session(master: str | None, errors: Console, ending: Ending) -> Iterator[Ca
 
             with errors.status("starting Spark"), ending.later():
                 found.append(session("topics pipeline", master))
+            _hush(found[0])
         return found[0]
 
     with ending.heard():
@@ -289,6 +290,13 @@ def _session(master: str | None, errors: Console, ending: Ending) -> Iterator[Ca
             for running in found:
                 with suppress(Exception) if ending.told is not None else nullcontext():
                     stop(running)
+
+
+def _hush(spark: SparkSession) -> None:
+    """What a task died of we tell in one line; Spark would add its way through Python and Java, some forty of them."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for logger in ("executor.Executor", "scheduler.TaskSetManager", "TaskContextImpl"):
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.{logger}", log4j.Level.OFF)
 
 
 class Watched:

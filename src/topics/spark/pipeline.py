@@ -202,9 +202,11 @@ def _each(options: PipelineOptions, names: Iterable[str], do: Callable[[str], Ex
             continue
         try:
             done = do(name)
+        except Unreachable as error:
+            gone = f"{error.message}: the next round asks again, --url names another server"
+            done = Exported(name, 0, 0, seconds=time.monotonic() - began, error=gone)
         except TopicsError as error:
             done = Exported(name, 0, 0, seconds=time.monotonic() - began, error=error.message)
-            gone = error.message if isinstance(error, Unreachable) else None
         yield _with_leftovers(options, done)
 
 
