@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.shop.events import DAY_MS, Shop
+from topics.cli.ending import Ending
+from topics.cli.exits import INTERRUPTED
 from topics.client import Client
 
 if TYPE_CHECKING:
@@ -39,14 +41,15 @@ def main() -> int:
     began = time.monotonic()
     folder: Path = given.folder.resolve()
     if folder.exists():
-        if not (folder / ".topics-demo").exists() and any(folder.iterdir()):
+        if not folder.is_dir() or (not (folder / ".topics-demo").exists() and any(folder.iterdir())):
             print(f"{folder} holds something else: name another folder with --folder", file=sys.stderr)
             return 1
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / ".topics-demo").touch()
     shop = Shop(START_MS, days=max(given.days, 3))
-    with serving(folder) as url, Client(url) as client:
+    ending = Ending()
+    with ending.heard(), serving(folder) as url, Client(url) as client:
         say(f"a server at {url}, its data in {folder / 'data'}")
         count, seconds = fill(client, shop)
         say(f"{count:,} events of {shop.days} days written in {seconds:.1f} s, {count / seconds:,.0f} a second")
@@ -54,7 +57,7 @@ def main() -> int:
         say(f"starting Spark; what it has to say itself goes to {log}")
         import topics.spark
 
-        with errors_in(log):
+        with errors_in(log), ending.later():
             spark = topics.spark.session("topics demo", conf={"spark.sql.shuffle.partitions": "2"})
         try:
             rows = stream_revenue(spark, url, folder / "checkpoint")
@@ -62,7 +65,8 @@ def main() -> int:
             exported = export(spark, url, folder / "history")
             say(f"{exported:,} records are in the tables below {folder / 'history'}")
         finally:
-            spark.stop()
+            if ending.told is None:
+                spark.stop()
         speed = f"{count / seconds:,.0f} a second, by one client"
         records = f"{exported:,}, the events and {rows:,} sums of the stream"
         facts = {"events": f"{count:,} of {shop.days} days", "written": speed, "records in the tables": records}
@@ -201,4 +205,7 @@ def payloads(table: Path) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
