@@ -133,6 +133,22 @@ def test_table_of_something_else_is_told_and_never_replaced(asked: PipelineOptio
     assert polars.read_delta(str(Path(asked.table) / "other"))["mine"].to_list() == [1, 2]
 
 
+def test_table_of_another_store_is_called_so_and_never_replaced_by_a_wrong_address(
+    asked: PipelineOptions, tmp_path: Path
+) -> None:
+    with topics.open(tmp_path / "staging") as log:
+        log.create("orders", durability="fsync")
+        log.append("orders", [{"data": 1}])
+    wrong = replace(asked, path=str(tmp_path / "staging"))
+    for choice in ("fail", "rebuild"):
+        (done,) = run_round(in_process, replace(wrong, recreated=choice))
+        assert "was written from topic 'orders' of another store (" in str(done.error)
+    assert polars.read_delta(str(folder(asked))).height == 10
+    (done,) = run_round(in_process, replace(wrong, recreated="new"))
+    (kept,) = Path(asked.table).glob("orders.kept-*")
+    assert (done.error, done.rows, polars.read_delta(str(kept)).height) == (None, 1, 10)
+
+
 def test_notes_of_a_commit_that_make_no_sense_are_told_beside_the_table(asked: PipelineOptions) -> None:
     write_version(asked, {"commitInfo": {"timestamp": 1, "operation": "x", "topics.gaps": "{", "topics.restated": "x"}})
     assert "orders cannot be read (" in str(more(asked, 1).error)

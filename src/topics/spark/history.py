@@ -143,6 +143,9 @@ class History:
         kept = self.table.metadata().configuration
         return f"{kept.get('topics.store', '?')}-{kept.get('topics.topic_id', '?')}", kept.get("topics.topic", "?")
 
+    def is_of_another_store(self, head: Head) -> bool:
+        return self.owner[0].rpartition("-")[0] != head.id.rpartition("-")[0]
+
     def mark(self, head: Head) -> int:
         """The next seq to export; Conflict if the table belongs to another topic or lies ahead of it."""
         if self.table is None:
@@ -152,6 +155,12 @@ class History:
             raise Conflict(f"{self.folder} is a Delta table of something else: name another folder with --table")
         if name != self.topic:
             raise Conflict(f"the table {self.folder} holds topic {name!r}, not {self.topic!r}: name another --table")
+        if self.is_of_another_store(head):
+            raise Conflict(
+                f"the table {self.folder} was written from topic {self.topic!r} of another store "
+                f"({owner.rpartition('-')[0]}): name that one's --url or --path, or another --table; `topics pipeline "
+                "run` with --recreated new keeps the table aside and starts another"
+            )
         if owner != head.id:
             raise Conflict(
                 f"topic {self.topic!r} was dropped and made again since its table {self.folder} was written: "

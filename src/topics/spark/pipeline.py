@@ -271,9 +271,12 @@ class Exporter:
         try:
             mark = history.mark(head)
         except Conflict:
+            keep = options.recreated == "new"
             if options.recreated == "fail" or history.owner[1] != name:
                 raise
-            return self._write_anew(history, head, keep=options.recreated == "new")
+            if not keep and history.is_of_another_store(head):  # a wrong --url must not cost all that the table has
+                raise
+            return self._write_anew(history, head, keep=keep)
         if history.table is not None:
             history.check_columns(options.shreds)
         return self._export(history, head, mark)
