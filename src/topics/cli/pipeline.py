@@ -103,12 +103,13 @@ def run(
     from topics.spark.doing import Doing
     from topics.spark.pipeline import run_round
 
-    rounds, doing = 0, Doing()
-    with _session(master, errors, ending := Ending()) as session:
+    rounds, doing, ending = 0, Doing(), Ending()
+    teller = Teller(output, errors, tail, doing, ending)
+    with _session(master, errors, ending) as session:
         while True:
             began = time.monotonic()
             try:
-                failed = _tell(output, run_round(session, options, doing), errors, tail, doing, ending)
+                failed = teller.tell(run_round(session, options, doing))
             except TopicsError as error:
                 if once or not rounds:
                     raise
@@ -208,9 +209,10 @@ def rebuild(
 
     options = _options(table, url, path, topics, tail, shred, on_corrupt=on_corrupt, drop_lost=drop_lost)
     _check_master(master)
-    errors, doing = make_console(stderr=True), Doing()
-    with _session(master, errors, ending := Ending()) as session:
-        return int(_tell(Output(json=json), rebuild_tables(session, options, doing), errors, tail, doing, ending))
+    errors, doing, ending = make_console(stderr=True), Doing(), Ending()
+    teller = Teller(Output(json=json), errors, tail, doing, ending)
+    with _session(master, errors, ending) as session:
+        return int(teller.tell(rebuild_tables(session, options, doing)))
 
 
 def _options(
@@ -322,19 +324,37 @@ def _doing_line(writing: Writing | None) -> str:
     return f"{line}, {_size(size)} written ({size / 1e6 / seconds:.1f} MB/s)" if size and seconds else line
 
 
-def _tell(
-    output: Output, round_of: Iterator[Exported], errors: Console, tail: bool, doing: Doing, ending: Ending
-) -> bool:
-    """True if a topic failed."""
-    failed = False
-    while True:
-        with errors.status(Watched(doing)):
-            done = next(round_of, None)
-        ending.check()  # what failed for want of the Java that was ended is not worth a word
-        if done is None:
-            return failed
-        failed = failed or done.error is not None
-        output.line(_values(done), _line(done, tail))
+class Teller:
+    """Of a round after the other."""
+
+    def __init__(self, output: Output, errors: Console, tail: bool, doing: Doing, ending: Ending) -> None:
+        self._output = output
+        self._errors = errors
+        self._tail = tail
+        self._doing = doing
+        self._ending = ending
+        self._idle: dict[str, str] = {}
+        """By topic what was said last, if that was that there is nothing to do."""
+
+    def tell(self, round_of: Iterator[Exported]) -> bool:
+        """True if a topic failed."""
+        failed = False
+        while True:
+            with self._errors.status(Watched(self._doing)):
+                done = next(round_of, None)
+            self._ending.check()  # what failed for want of the Java that was ended is not worth a word
+            if done is None:
+                return failed
+            failed = failed or done.error is not None
+            self._tell(done)
+
+    def _tell(self, done: Exported) -> None:
+        """For people once, and not every thirty seconds, that there is nothing new."""
+        line = _line(done, self._tail)
+        idle = done.error is None and done.end_seq == done.start_seq
+        if self._output.json or not idle or self._idle.get(done.topic) != line:
+            self._output.line(_values(done), line)
+        self._idle[done.topic] = line if idle else ""
 
 
 def _values(done: Exported) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from topics.cli.pipeline import Watched, _line
+from topics.cli.ending import Ending
+from topics.cli.output import Output
+from topics.cli.pipeline import Teller, Watched, _line
 from topics.spark.doing import Doing
 from topics.spark.pipeline import Exported
 
@@ -36,6 +38,22 @@ def test_small_export_is_told_in_small_units_and_a_large_one_with_its_rate() -> 
     large = Exported("orders", 1, 11, rows=10, files=2, bytes=5_000_000, seconds=2.0, gaps=((3, 4, "corrupt"),))
     told = "orders: 10 records to seq 10 in 2.0 s (5/s), 5.0 MB in 2 files (2.5 MB/s), 0 behind; lost 3-4 (corrupt)"
     assert _line(large, True) == told
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_that_there_is_nothing_new_is_said_once_until_it_changes(json: bool) -> None:
+    out = io.StringIO()
+    teller = Teller(Output(json, Console(file=out), Console(file=io.StringIO())), Console(file=io.StringIO()), True,
+                    Doing(), Ending())  # fmt: skip
+    idle, behind = Exported("a", 1, 1), Exported("a", 1, 1, lag=3)
+    wrong, done = Exported("a", 0, 0, error="x"), Exported("a", 1, 9, rows=8)
+    said = []
+    for one in (idle, idle, behind, behind, wrong, wrong, behind, done, idle, Exported("b", 1, 1), idle):
+        at = out.tell()
+        teller.tell(iter([one]))
+        said.append(out.tell() > at)
+    quiet = {1, 3, 10}
+    assert said == [json or number not in quiet for number in range(11)]
 
 
 def test_failed_export_is_told_with_what_was_noted() -> None:
