@@ -35,7 +35,7 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
         text = GUIDE.read_text().replace("http://127.0.0.1:4000", server.url).replace("./topics-data", str(rest))
         text = text.replace("./history", str(tmp_path / "history")).replace("./checkpoints", str(tmp_path / "points"))
         examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        assert len(examples) == 10
+        assert len(examples) == 11
         names: dict[str, Any] = {}
         for example in examples:
             exec(example, names)
@@ -47,6 +47,7 @@ def test_the_examples_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> N
         assert (gap.gap_from, gap.gap_to, gap.reason) == (1, 10, "cap")
         assert records(server, "totals") == records(server, "batch.totals") == [{"tag": "eu", "count": 50}]
         assert [data["id"] for data in records(server, "orders.copy")] == list(range(10, 60))
+        assert [(tag, count) for tag, count, _ in names["by_tag"]] == [("eu", 40)]
         assert names["ever"].count() == 50
     finally:
         server.stop()

@@ -282,7 +282,7 @@ def _session(master: str | None, errors: Console, ending: Ending) -> Iterator[Ca
 
             with errors.status("starting Spark"), ending.later():
                 found.append(session("topics pipeline", master))
-            _hush(found[0])
+                _hush(found[0])
         return found[0]
 
     with ending.heard():
