@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from topics.broker.group import ConsumerGroups, within
+from topics.broker.router import is_behind
 from topics.broker.together import shares_jobs
 from topics.model.errors import TopicsError
 from topics.rules.lease_values import READY, Ask
@@ -56,14 +57,14 @@ def fetch_together(
 
     def act(place: Place, now: Now, wish: FetchWish) -> Fetched | None:
         group = place.group
+        enter(place, wish.member, wish.generation, now)  # first, because leases that are over end in it
         if wish.member not in group.members or (group.config.max_deliveries and group.leases.tally[READY]):
             return None  # some of them may have been handed out too often
-        enter(place, wish.member, wish.generation, now)
         most, bytes_max = within(wish.most, wish.bytes_max)
         fetched = order_fetch(place, Ask(wish.member, most, group.config.visibility_ms), bytes_max, None, now, None)
         return fetched if fetched.rows or fetched.gap is not None or not wish.waits else None
 
-    return _together(store, groups, names, act, wishes, waiter)
+    return _together(store, groups, names, act, wishes, waiter, fresh=True)
 
 
 def ack_group_together(
@@ -87,7 +88,9 @@ def _together(
     act: Callable[[Place, Now, W], T | None],
     wishes: Sequence[W],
     waiter: Together,
+    fresh: bool = False,
 ) -> Outcome[T] | None:
+    """`fresh`: what the sources of the topic have for it comes first."""
     with store.lock:
         try:
             place = groups.place(*names)
@@ -95,6 +98,8 @@ def _together(
             return None
         config = place.group.config
         if config.mode != "queue" or config.filter is not None or not shares_jobs(place.topic.ordered.config):
+            return None
+        if fresh and is_behind(store, place.topic):
             return None
         now = groups.now()
 

@@ -231,6 +231,12 @@ def pull(store: Store, topic: Topic) -> Steps[None]:
         yield from pull_router(store, router, source)
 
 
+def is_behind(store: Store, topic: Topic) -> bool:
+    """Whether a direct feeder of the topic has what is not copied yet. Under the lock."""
+    sources = ((router, store.by_id.get(router.source_id)) for router in store.routers.into(topic.id))
+    return any(source is not None and router.cursor < source.head for router, source in sources)
+
+
 def pull_router(store: Store, router: Router, source: Topic) -> Steps[None]:
     """Trouble with the dest ends it: what is there can still be read."""
     head = source.head

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from topics.broker.jobs import Hand
 from topics.broker.queue import Queues, ask_of
+from topics.broker.router import is_behind
 from topics.broker.state import counts_of
 from topics.model.config import TopicConfig
 from topics.rules.lease_values import READY
@@ -53,7 +54,7 @@ def claim_together(
     of them has to be asked for by itself."""
     with store.lock:
         topic = _queue(store, name)
-        if topic is None:
+        if topic is None or is_behind(store, topic):
             return None
         now, shard, config = queues.now(), store.shard_for(topic), topic.ordered.config
         sweep(topic, shard, now)

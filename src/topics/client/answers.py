@@ -201,10 +201,10 @@ class SegmentList(msgspec.Struct, frozen=True):
 
 
 class At(msgspec.Struct, frozen=True):
-    topic: str
     seq: int
     """Of the first live record at or after the asked time; head_seq + 1 if there is none."""
-    ts: int | None
+    ts: int | None = None
+    topic: str = ""
 
 
 class Part(msgspec.Struct, frozen=True):

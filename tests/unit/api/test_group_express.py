@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.api.test_express import Link, Place, asked, in_place, overtake, posted
 from tests.unit.api.test_job_express import DEADLINE, JOBS, seqs_of
+from topics.host.clock import SystemClock
 
 
 def fetched(member: str, most: int = 2, group: str = "g", more: str = "", topic: str = "t") -> bytes:
@@ -165,6 +166,20 @@ def test_one_record_acked_twice_in_one_turn_is_acked_once(tmp_path: Path) -> Non
     in_place(tmp_path / "s", body)
 
 
+def test_fetches_get_what_a_router_has_for_their_topic(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        link = place.link()
+        link.send(asked("PUT", "/v0/routers/r", b'{"source":"s","dest":"t"}'))
+        link.send(asked("PUT", "/v0/topics/t/groups/g", b"{}"))
+        for _ in range(3):  # from the second one on its head is known
+            for request in (posted("s", b'{"records":[{"data":1}]}'), fetched("w", 2)):
+                link.send(request)
+                answers = await link.all()
+        assert [seqs_of(answer) for answer in answers[3::2]] == [[1], [2], [3]]
+
+    in_place(tmp_path / "s", body)
+
+
 def test_a_fetch_that_waits_is_answered_by_the_next_append(tmp_path: Path) -> None:
     async def body(place: Place) -> None:
         first, second = await warmed(place, 2)
@@ -175,6 +190,33 @@ def test_a_fetch_that_waits_is_answered_by_the_next_append(tmp_path: Path) -> No
         first.send(waiting)
         second.send(posted("t", b'{"records":[{"data":"late"}]}'))
         assert b'"late"' in (await first.all())[-1]
+
+    in_place(tmp_path / "s", body)
+
+
+class Ahead(SystemClock):
+    """A minute later than it is."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 60_000
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + 60_000_000_000
+
+
+def test_a_record_whose_last_lease_ran_out_is_a_dead_letter_once_anyone_fetches(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        link = await made(place)
+        for _ in range(2):  # the second time its head is known
+            link.send(fetched("w", 2, "letters"))
+            await link.all()
+        place.store.clock = Ahead()
+        link.send(fetched("w", 2, "letters"))
+        link.send(asked("GET", "/v0/topics/t/groups/letters/pending", b""))
+        link.send(asked("POST", "/v0/topics/dead/diff", b"{}"))
+        *_, fresh, pending, letters = await link.all()
+        assert seqs_of(fresh) == seqs_of(pending) == [5, 6]
+        assert seqs_of(letters) == [1, 2, 3, 4]
 
     in_place(tmp_path / "s", body)
 

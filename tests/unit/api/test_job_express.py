@@ -145,6 +145,20 @@ def test_claims_of_one_turn_share_one_write_and_are_dealt_in_their_order(tmp_pat
     in_place(tmp_path / "s", body)
 
 
+def test_claims_get_what_a_router_has_for_their_queue(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        link = place.link()
+        link.send(asked("PUT", "/v0/topics/q", TOPICS["q"]))
+        link.send(asked("PUT", "/v0/routers/r", b'{"source":"s","dest":"q"}'))
+        for _ in range(3):  # from the second one on its head is known
+            for request in (posted("s", b'{"records":[{"data":1}]}'), claimed("w", 2)):
+                link.send(request)
+                answers = await link.all()
+        assert [seqs_of(answer) for answer in answers[3::2]] == [[1], [2], [3]]
+
+    in_place(tmp_path / "s", body)
+
+
 def test_convoy_of_jobs_may_be_asked_to_write_as_soon_as_it_is_ordered(tmp_path: Path) -> None:
     async def body(place: Place) -> None:
         links = await warmed(place, 2)

@@ -173,6 +173,12 @@ def test_fields_of_a_newer_server_are_ignored() -> None:
     assert calls.drop("a", None).read(Answer(200, {}, body)).deleted
 
 
+def test_what_another_server_does_not_say_of_a_place_in_time_is_left_out() -> None:
+    at = history.at("t", 5)
+    assert at.read(Answer(200, {}, b'{"seq":7,"ts":6}')).seq == 7
+    assert at.read(Answer(200, {}, b'{"seq":8}')).ts is None
+
+
 def test_record_without_seq_is_a_bad_answer() -> None:
     with pytest.raises(BadAnswer, match=r"\$seq"):
         history.page("a").read(Answer(200, {}, b'{"records":[{"data":1}]}'))
