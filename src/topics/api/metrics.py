@@ -13,8 +13,8 @@ from topics.api.auth import Key
 from topics.api.call import Call
 from topics.api.http import Response
 from topics.api.service import Service
+from topics.broker.broker import Broker
 from topics.broker.state import QueueCounts, counts_of
-from topics.storage.store import Store
 from topics.storage.turn import SYNC_BUCKETS_US
 
 TEXT: Final = b"text/plain; version=0.0.4"
@@ -97,8 +97,9 @@ class Numbers:
     """Writes refused because of pressure."""
 
 
-def collect(store: Store, numbers: Numbers, key: Key) -> Numbers:
+def collect(broker: Broker, numbers: Numbers, key: Key) -> Numbers:
     """Of everything; by name only the topics that the key may name."""
+    store = broker.store
     with store.lock:
         numbers.topics = len(store.topics)
         numbers.staged_bytes = store.staging.bytes
@@ -109,8 +110,11 @@ def collect(store: Store, numbers: Numbers, key: Key) -> Numbers:
         numbers.router_lag = max((head - cursor for head, cursor in heads), default=0)
         for topic in store.topics.values():
             numbers.by_class[topic.config.durability or "disk"] += 1
-            queue = None if topic.queue is None else counts_of(topic)
-            if queue is not None:
+            queue = None
+            if topic.queue is not None:
+                if not store.closed:
+                    broker.queues.sweep(topic)  # of workers that died, nobody else may ask
+                queue = counts_of(topic)
                 numbers.queue_topics += 1
                 numbers.queue_leases += queue.in_flight
             if topic.groups is not None:
@@ -148,7 +152,7 @@ def collect(store: Store, numbers: Numbers, key: Key) -> Numbers:
 def metrics(service: Service | None, call: Call, uptime_ms: int, progress: float) -> Response:
     numbers = Numbers(service is not None, uptime_ms)
     if service is not None:
-        collect(service.broker.store, numbers, call.key)
+        collect(service.broker, numbers, call.key)
         numbers.connections = service.connections()
         numbers.streams = service.live.streams
         numbers.lagging = service.live.lagging

@@ -469,7 +469,7 @@ class Background:
             except Exception as error:  # all of it is tried again when the next one is due
                 store.trouble = error
         elif not store.closed:
-            store.staging.tend(store)
+            store.tend()
 
 
 def until_due_ns(dirty_since_ns: Iterable[int | None], sync_ns: int, now_ns: int) -> int:

@@ -40,6 +40,7 @@ from topics.storage.delete import join_ranges, order_config, order_delete, order
 from topics.storage.due import is_due
 from topics.storage.effect import Effect, Ledger
 from topics.storage.handles import Handles
+from topics.storage.idle import Idle
 from topics.storage.keptrow import KeptRow
 from topics.storage.leasing import Now, check_delays, delay_rider
 from topics.storage.names import Found, find_tagged
@@ -86,6 +87,7 @@ class Store:
         self.next_topic_id = 1
         self.routers = Routers()
         self.staging = Staging()
+        self.idle = Idle(clock.monotonic_ns())
         self.rows: dict[int, KeptRow] = {}
         """Each topic as the last snapshot has it: an unchanged topic costs the next one little more than a copy."""
         self.positions: dict[str, Position] = {}
@@ -320,6 +322,11 @@ class Store:
         return order_retention(topic, shard, self.clock.now_ms(), ready, mono_ns // 1_000_000)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Now and then, by one thread, without the lock: what time alone brings."""
+        self.staging.tend(self)
+        self.idle.tend(self)
 
     def checkpoint_due(self) -> bool:
         return is_due(self)

@@ -51,6 +51,15 @@ def test_metrics_count_jobs_and_leases(api: Api, topic: str) -> None:
     assert shown["queue_topics"] >= 1
 
 
+def test_metrics_count_leases_of_workers_that_died_as_over(engine: Engine, own: Api) -> None:
+    queue(own, "q", 3)
+    claim(own, "q", lease_ms=1000)
+    engine.clock.advance(1001)
+    text = own.call("GET", "/v0/metrics").body.decode()
+    assert 'topics_topic_queue_ready{topic="q"} 3\n' in text
+    assert 'topics_topic_queue_in_flight{topic="q"} 0\n' in text
+
+
 # -- claim -------------------------------------------------------------------------------------------------------------
 
 
