@@ -1,7 +1,7 @@
 """Calls of consumer groups, and what they answer.
 
 An ack, a nack or a commit may be repeated when no answer came. A fetch, a claim or a join may not: what the lost answer
-held stays with its member until it is released or runs out.
+held stays with its member until it is released or runs out. Nor may a seek: the group has gone on since.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class GroupCalls:
         return send("POST", self._at("extend"), body, Extended)
 
     def seek(self, to: Place, force: bool, dry_run: bool) -> Call[Sought]:
-        return send("POST", self._at("seek"), {"to": to, "force": force, "dry_run": dry_run}, Sought)
+        return send("POST", self._at("seek"), {"to": to, "force": force, "dry_run": dry_run}, Sought, safe=dry_run)
 
     def pending(self, wanted: Mapping[str, Any]) -> Call[PendingPage]:
         check_names(wanted, PENDING, "what is pending")

@@ -68,11 +68,10 @@ def settle(topic: str, verb: str, node: str, jobs: Iterable[Job | int], **more: 
 
 
 def redrive(topic: str, to: str | None, most: int, rate_per_s: int, dry_run: bool) -> Call[Redriven]:
-    """The server takes as long as the rate demands."""
+    """The server takes as long as the rate demands. Not repeated by itself: twice, it could move twice as many."""
     body = {**given(to=to), "max": most, "rate_per_s": rate_per_s, "dry_run": dry_run}
-    return send(
-        "POST", path("topics", topic, "redrive"), body, Redriven, extra_s=most / rate_per_s if rate_per_s else 0.0
-    )
+    extra_s = most / rate_per_s if rate_per_s else 0.0
+    return send("POST", path("topics", topic, "redrive"), body, Redriven, safe=dry_run, extra_s=extra_s)
 
 
 class Caller(Protocol):

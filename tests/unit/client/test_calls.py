@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topics.client import calls, history, staged
+from topics.client import calls, history, queues, staged
 from topics.client.answers import decode
 from topics.client.groupcalls import GroupCalls
 from topics.client.transport import Answer
@@ -53,6 +53,17 @@ def test_append_with_a_key_is_safe_to_repeat() -> None:
     assert call.safe
     assert body["config"] == {"ttl_ms": 5}
     assert body["create"] is False
+
+
+def test_a_redrive_is_not_repeated_because_it_would_move_more_than_was_asked_for() -> None:
+    assert not queues.redrive("dead", None, 10, 0, dry_run=False).safe
+    assert queues.redrive("dead", None, 10, 0, dry_run=True).safe
+
+
+def test_a_seek_is_not_repeated_because_the_group_went_on_since() -> None:
+    group = GroupCalls("t", "g")
+    assert not group.seek("latest", force=False, dry_run=False).safe
+    assert group.seek("latest", force=False, dry_run=True).safe
 
 
 def test_json_text_is_sent_as_it_is_spelled() -> None:
