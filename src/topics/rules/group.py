@@ -114,6 +114,10 @@ class Group:
 
     # -- applying: live and in replay alike ----------------------------------------------------------------------------
 
+    def apply_config(self, config: GroupConfig) -> None:
+        self.config = config
+        self._look_ms = 0  # sessions may be shorter now
+
     def apply_joined(self, member: str, generation: int, now_ms: int) -> None:
         self.members[member] = Member(generation, now_ms)
         self._look_ms = 0

@@ -89,7 +89,7 @@ class Groups:
         config = msgspec.json.decode(op.text, type=GroupConfig)
         known = self.by_name.get(op.group)
         if known is not None:
-            known.config = config
+            known.apply_config(config)
             return
         self.by_name[op.group] = Group(op.group, config, Leases(op.number), used_ms=now_ms)
 

@@ -265,6 +265,15 @@ def test_a_member_that_says_nothing_for_a_session_is_none_any_more(own: Api, eng
     assert post(own, "t", "ack", member="a", seqs=[1], generation=generation).problem == (409, "stale_generation")
 
 
+def test_a_shorter_session_holds_for_the_members_of_now(own: Api, engine: Engine) -> None:
+    make(own, "t", 2, session_ms=3_600_000, visibility_ms=600_000)
+    assert fetch(own, "t", "a") == [1, 2]
+    assert fetch(own, "t", "b") == []
+    assert own.call("PUT", path("t"), {"session_ms": 1000, "visibility_ms": 600_000}).status == 200
+    engine.clock.advance(1_100)
+    assert fetch(own, "t", "b") == [1, 2]
+
+
 def test_a_group_takes_a_thousand_members(own: Api) -> None:
     make(own, "t")
     for at in range(1000):
