@@ -112,6 +112,6 @@ def test_why_there_is_no_answer_is_said_in_one_line(connect: Connect, sent: byte
         server.otherwise = step
         with pytest.raises(Unreachable, match=told) as caught:
             connect(server.url, retry=RetryPolicy(deadline_s=0.2, attempts_max=1)).health()
-    said = caught.value.message
+        said = caught.value.message.replace(server.url, "")  # whose port may hold any digits
     assert "\n" not in said
     assert not any(word in said for word in ("CancelledError", "400", "invalid literal"))
