@@ -43,7 +43,7 @@ from topics.model.errors import (
 from topics.model.outcomes import Appended, Deleted, TopicInfo
 from topics.model.record import Gap, Record
 from topics.rules.steady import Steady
-from topics.storage.closing import forget_frames, left_in_doubt
+from topics.storage.closing import end_writing, forget_frames, left_in_doubt
 from topics.storage.commit import Background, Committer, run_checkpoint
 from topics.storage.opening import open_store
 from topics.storage.options import make_options
@@ -349,6 +349,7 @@ class Log:
                     doubt = left_in_doubt(self._store, saved)
             finally:
                 self._background.stop()
+                end_writing(self._store)
                 self._background.close_pool()
                 self._store.release()
                 self._forget()

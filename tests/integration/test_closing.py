@@ -18,6 +18,7 @@ from topics.host.fs import OsFs
 from topics.host.ids import SystemIds
 from topics.storage.opening import open_store
 from topics.storage.options import make_options
+from topics.storage.submission import Submission
 from topics.testing.faults import Fault, FaultFs
 
 SLOW = 60_000
@@ -246,3 +247,24 @@ def test_a_log_that_is_left_open_is_closed_when_the_process_ends(tmp_path: Path,
     store = open_store(OsFs(), str(data), make_options({"wal_shards": 1}), SystemClock(), SystemIds(), threading.Lock())
     assert [(topic.head, topic.copied) for topic in store.topics.values()] == [(1, 1)]
     store.release()
+
+
+def test_a_claim_that_outlives_its_log_writes_nothing_where_the_next_one_is_at_home(tmp_path: Path) -> None:
+    log = topics.open(tmp_path, wal_shards=1)
+    log.create("dead")
+    log.create("jobs", type="queue", dead_letter="dead", max_deliveries=1)
+    log.append("jobs", [{"data": 1}])
+    (job,) = log.queue("jobs").claim("w", lease_ms=60_000)
+    log.queue("jobs").nack("w", [job])
+    claim = log._queues.claim("jobs", "w", 1, None)  # it moves the job to the dead letters, as the thread of a worker
+    copy = next(claim)
+    assert isinstance(copy, Submission)
+    log._committer.wait_settled(copy)
+    log.close()
+    assert log.trouble == []
+    with topics.open(tmp_path, wal_shards=1) as other:
+        other.create("orders", durability="fsync")
+        other.append("orders", [{"data": 1}])
+        files = {path.name: path.stat().st_ino for path in (tmp_path / "wal").iterdir()}
+        assert log._drive(claim).rows == []
+        assert {path.name: path.stat().st_ino for path in (tmp_path / "wal").iterdir()} == files

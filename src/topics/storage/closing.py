@@ -6,6 +6,8 @@ things are: bytes of the WAL that no sync covers, and a WAL file that somebody t
 
 from __future__ import annotations
 
+import threading
+
 from topics.model.errors import StorageError, WriteFailed
 from topics.storage.paths import wal_name
 from topics.storage.store import Store
@@ -47,6 +49,15 @@ def _gone(store: Store, shard: Shard, saved: bool) -> StorageError | None:
             error.__cause__ = store.trouble
             return error
     return None
+
+
+def end_writing(store: Store) -> None:
+    """A use case that was on its way when the store was closed may still want to write, or be in the middle of it."""
+    for shard in store.shards:
+        with store.lock:
+            shard.end()
+        while shard.writing or shard.syncing:
+            threading.Event().wait(0.001)
 
 
 def forget_frames(store: Store) -> None:

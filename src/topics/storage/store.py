@@ -478,6 +478,9 @@ class Store:
     def release(self) -> None:
         """Let go of files and of the directory."""
         self.closed = True
+        with self.lock:
+            for shard in self.shards:
+                shard.end()
         try:
             for topic in self.topics.values():
                 for effect in topic.pending:  # a ring, and a file of the WAL in it

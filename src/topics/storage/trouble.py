@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topics.model.errors import StoreClosed
+
 if TYPE_CHECKING:
     from topics.storage.store import Store
 
@@ -13,7 +15,7 @@ def describe_trouble(store: Store) -> dict[str, str]:
     found = {}
     for shard in store.shards:
         error = shard.failed or shard.refusing
-        if error is not None:
+        if error is not None and not isinstance(error.__cause__, StoreClosed):
             found[f"WAL shard {shard.index}"] = error.message
     if store.trouble is not None:
         found["the checkpoint"] = f"the last checkpoint failed and will be tried again: {in_words(store.trouble)}"

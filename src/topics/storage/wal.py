@@ -25,7 +25,7 @@ from topics.host.clock import Clock
 from topics.host.files import NO_DESCRIPTORS
 from topics.host.fs import Fs, write_all
 from topics.model import limits
-from topics.model.errors import DiskFull, ReadOnly, StorageError, Throttled, WriteFailed
+from topics.model.errors import DiskFull, ReadOnly, StorageError, StoreClosed, Throttled, WriteFailed
 from topics.storage.oldfiles import OldFiles
 from topics.storage.options import StoreOptions
 from topics.storage.pace import Pace
@@ -410,6 +410,11 @@ class Shard:
         for submission in self.taken:
             if not submission.settled:
                 submission.fail(self.failed)
+
+    def end(self) -> None:
+        """The store lets go of the directory, which may be another process's next: no late comer writes into it."""
+        if self.failed is None:
+            self._fail(StoreClosed("the store is closed"))
 
     def _fail(self, error: BaseException) -> None:
         failed = WriteFailed(
