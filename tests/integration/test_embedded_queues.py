@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import topics
 from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotAQueue, TopicNotFound
+from topics.storage.submission import Submission
 
 
 def test_jobs_are_claimed_and_settled(tmp_path: Path) -> None:
@@ -93,3 +95,24 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(InvalidRecord, match="'delay_ms' is -1"):
             log.append("jobs", [{"data": 1, "tag": 5}, {"data": 1, "delay_ms": -1}])
         assert len(queue.claim("w", max=9)) == 1
+
+
+def test_a_claim_that_outlives_its_topic_leaves_nothing_in_the_log(tmp_path: Path) -> None:
+    with topics.open(tmp_path / "data", wal_shards=1) as log:
+        log.create("dead")
+        log.create("jobs", type="queue", dead_letter="dead", max_deliveries=1)
+        log.append("jobs", [{"data": 1}])
+        queue = log.queue("jobs")
+        queue.nack("w", queue.claim("w"))
+        claim = log._queues.claim("jobs", "w", 1, None)
+        copy = next(claim)  # of the dead letter
+        assert isinstance(copy, Submission)
+        log._committer.wait_settled(copy)
+        log.drop("jobs")
+        assert log.checkpoint()
+        assert log.checkpoint(), "both snapshots lie behind the frame that tells of the drop"
+        assert log._drive(claim).rows == []
+        log.append("dead", [{"data": 2}])
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    with topics.open(tmp_path / "killed", wal_shards=1) as log:
+        assert log.recovery_report == []

@@ -249,6 +249,8 @@ class Store:
             self.graveyard.append(topic.id)
             self.ledger.bytes -= topic.bytes
             topic.ledger = Ledger()
+            # A use case may hold it still: its frames would be nobody's once the one that tells of the drop is trimmed.
+            topic.frozen = TopicNotFound(name)
             topic.wake()
 
         def fail(failed: Submission) -> None:

@@ -17,7 +17,7 @@ from topics.format.control import LostReason
 from topics.format.group import GroupOp
 from topics.format.ops import measure_entries
 from topics.model.config import Durability, TopicConfig
-from topics.model.errors import ReadOnly
+from topics.model.errors import TopicsError
 from topics.model.leaserows import LeaseRow
 from topics.rules.tokens import Tokens
 from topics.rules.txns import Committed
@@ -86,7 +86,7 @@ class Topic:
         self.pending: deque[Effect] = deque()
         self.closing = False
         """Its TopicDelete is ordered: nothing more may be."""
-        self.frozen: ReadOnly | None = None
+        self.frozen: TopicsError | None = None
         """Why nothing more may be ordered in this life; None = everything may."""
         self.stages: TopicStages | None = None
         """Transactions: open, under way and committed; None = there never was one."""
