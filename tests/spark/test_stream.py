@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.spark.conftest import Server
 from tests.spark.readers import Item, items_of_batches, schema_of, seqs
-from topics.model.errors import InvalidRequest, RecordsLost, TopicNotFound
+from topics.model.errors import InvalidRequest, RecordsLost, StoreLocked, TopicNotFound
 from topics.spark.places import Head
 from topics.spark.server_origin import ServerOrigin
 from topics.spark.stream import StreamReader, stream_reader
@@ -231,6 +231,15 @@ def test_a_directory_at_rest_is_streamed_to_its_end(tmp_path: Path) -> None:
     with topics.open(tmp_path) as log:
         log.append("orders", [{"data": n} for n in range(3)])
     assert seqs(stream.read(*stream.next(ReadMaxRows(2)))) == [26, 27]
+
+
+def test_a_stream_over_a_directory_in_use_is_not_sent_to_an_option_that_streams_refuse(tmp_path: Path) -> None:
+    import topics
+
+    with topics.open(tmp_path) as log:
+        log.create("orders")
+        with pytest.raises(StoreLocked, match=r"with option url or stop it$"):
+            Stream({"path": str(tmp_path), "topic": "orders"})
 
 
 def test_spark_runs_the_stream_and_goes_on_from_its_checkpoint(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,6 +34,7 @@ from topics.spark.progress import Progress
 from topics.spark.schema import Projection, make_projection
 from topics.spark.server_origin import ServerOrigin
 from topics.spark.source import judge, make_partitions, read_partition
+from topics.spark.words import STREAM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +54,7 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
         raise InvalidRequest("a stream has no end: leave out endSeq, endTs and endingOffsets, or use spark.read")
     if options.allow_live:
         raise InvalidRequest("a stream cannot read beside a running store: give its url instead of path")
-    return StreamReader(options, make_projection(options, schema))
+    return StreamReader(replace(options, words=STREAM), make_projection(options, schema))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -21,5 +21,6 @@ OPTIONS: Final = Words(
     "allowLive=true",
     "start it with `topics serve`, or name another with option url; a longer option timeout waits longer",
 )
+STREAM: Final = replace(OPTIONS, live=None)
 ARGUMENTS: Final = Words("server_url", None, "start it with `topics serve`, or name another as server_url")
 FLAGS: Final = Words("--url", None, None)
