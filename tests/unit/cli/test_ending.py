@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -90,6 +92,38 @@ def test_ctrl_c_is_heard_where_spark_listens_too(ended: list[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(start)
     assert ended == ["java"]
+
+
+def test_the_line_on_which_java_counts_ends_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = threading.Event()
+
+    class Counts(socketserver.BaseRequestHandler):
+        """As Spark's thread that takes what Java counts."""
+
+        def handle(self) -> None:
+            there.set()
+            if not self.request.recv(1):
+                raise EOFError
+
+    script = (
+        "import socket, sys, time; line = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    )
+    with socketserver.TCPServer(("127.0.0.1", 0), Counts) as server:
+        taking = threading.Thread(target=server.handle_request)
+        taking.start()
+        with subprocess.Popen([sys.executable, "-c", script, str(server.server_address[1])]) as java:
+            context = SimpleNamespace(
+                _gateway=SimpleNamespace(proc=java),
+                _active_spark_context=SimpleNamespace(setLogLevel=lambda _: None, _accumulatorServer=server),
+            )
+            monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkContext=context))
+            monkeypatch.setattr("logging.disable", lambda: None)
+            assert there.wait(30)
+            end_java()
+        taking.join(10)
+    assert capsys.readouterr().err == ""
 
 
 def test_java_that_does_not_end_is_killed_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:
