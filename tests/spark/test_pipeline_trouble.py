@@ -30,6 +30,8 @@ from topics.spark.history import History
 from topics.spark.parts import Writer, parse_shreds
 from topics.spark.pipeline import Exported, PipelineOptions, _each, read_status, rebuild, run_round
 from topics.spark.places import Head, Loss
+from topics.spark.server_origin import ServerOrigin
+from topics.spark.words import FLAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,6 +140,17 @@ def test_reason_why_a_task_could_not_write_is_told(
     monkeypatch.setattr("topics.spark.pipeline.Writer", lambda folder, *rest: Writer("/dev/null/table", *rest))
     done = run(spark, options(server, topic, tmp_path, tail=True))
     assert re.search("were not written: NotADirectoryError: .*Not a directory", str(done.error))
+
+
+def test_server_that_goes_while_files_are_written_is_told_with_the_remedy(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.fill(topic, 0, 10)
+    gone = ServerOrigin("http://127.0.0.1:9", None, timeout_ms=500, words=FLAGS)
+    monkeypatch.setattr("topics.spark.pipeline.Writer", lambda folder, _, *rest: Writer(folder, gone, *rest))
+    done = run(spark, options(server, topic, tmp_path, tail=True))
+    assert "were not written: no answer from http://127.0.0.1:9" in str(done.error)
+    assert str(done.error).endswith("the next round asks again, --url names another server")
 
 
 @pytest.mark.parametrize("step", ["create", "create_write_transaction"])

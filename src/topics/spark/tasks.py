@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from topics.model.errors import StorageError
+from topics.model.errors import StorageError, Unreachable
 from topics.spark.packing import pack
 from topics.spark.parts import Writer, Written
 from topics.spark.places import Span
@@ -19,6 +19,8 @@ FILE_SOURCE_BYTES: Final = 768 << 20
 """Stored bytes for one task: JSON shrinks to a third of it or less as a rule, and then they become one file."""
 SPREAD_BYTES: Final = 32 << 20
 """Less than this is not worth a task of its own."""
+_LOST: Final = re.compile(r"^topics\.model\.errors\.Unreachable: ", re.MULTILINE)
+"""A task's server did not answer, and will not answer whoever asks for the next topic."""
 
 
 def write_files(spark: SparkSession | None, writer: Writer, spans: list[Span]) -> list[Written]:
@@ -38,7 +40,8 @@ def write_files(spark: SparkSession | None, writer: Writer, spans: list[Span]) -
                 "round starts another; if that one ends, too, see what Java and the kernel's log (dmesg) say, and give "
                 "this machine more memory, or --master another one"
             ) from error
-        raise StorageError(f"the files of {writer.folder} were not written: {last_words(str(error))}") from error
+        why = f"the files of {writer.folder} were not written: {last_words(str(error))}"
+        raise (Unreachable if _LOST.search(str(error)) else StorageError)(why) from error
     return found
 
 
