@@ -25,7 +25,7 @@ from topics.cli.output import make_console
 from topics.cli.pipeline import _session as session_of
 from topics.cli.pipeline import run as command
 from topics.client.sync import Client
-from topics.model.errors import InvalidConfig, InvalidRequest, StorageError, Unreachable
+from topics.model.errors import InvalidConfig, InvalidRequest, StorageError, Unauthorized, Unreachable
 from topics.spark.history import History
 from topics.spark.parts import Writer, parse_shreds
 from topics.spark.pipeline import Exported, PipelineOptions, _each, read_status, rebuild, run_round
@@ -212,8 +212,11 @@ def test_table_and_live_rest_take_their_key_from_the_environment_and_pass_gaps_o
         (done,) = run_round(lambda: spark, PipelineOptions(str(tmp_path / "tables"), url, token="all", tail=True))
         assert (done.error, done.rows) == (None, 10)
         client.append("locked", [{"data": n} for n in range(30)])
-    monkeypatch.setenv("TOPICS_TOKEN", "all")
     folder = str(tmp_path / "tables" / "locked")
+    monkeypatch.delenv("TOPICS_TOKEN", raising=False)
+    with pytest.raises(Unauthorized, match="argument token, else from the variable TOPICS_TOKEN"):
+        topics.spark.table(spark, folder, url)
+    monkeypatch.setenv("TOPICS_TOKEN", "all")
     with pytest.raises(Exception, match="records 11 to 30 of topic 'locked' are lost"):
         topics.spark.table(spark, folder, url).count()
     assert topics.spark.table(spark, folder, url, gap_policy="skip").count() == 20

@@ -17,10 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.conftest import Server
 from tests.spark.readers import items_of_batches, partitions, schema_of
 from topics.api.arrow_out import SCHEMA
-from topics.model.errors import GenerationChanged, RecordsLost, StreamCut
+from topics.model.errors import GenerationChanged, RecordsLost, StreamCut, Unauthorized
 from topics.spark.frames import Wanted
-from topics.spark.options import Filter
+from topics.spark.options import Filter, parse_options
 from topics.spark.places import Damage, Loss, SegmentPlace, ServerPlace, Span
+from topics.spark.reaching import client_for
 from topics.spark.rows import Rows
 from topics.spark.server_origin import ServerOrigin
 from topics.spark.stream import stream_reader
@@ -151,5 +152,18 @@ def test_records_that_a_backup_put_back_since_the_plan_does_not_have_are_told_as
         with pytest.raises(RecordsLost, match="of topic 'orders' are lost"):
             told(*through[1])
         assert told(stream, stream.partitions(start, end)) == expected
+    finally:
+        server.stop()
+
+
+def test_key_that_the_server_does_not_know_is_told_with_where_keys_are_taken_from(tmp_path: Path) -> None:
+    server = Server(tmp_path, TOPICS_API_KEYS="all")
+    try:
+        asked = parse_options({**server.options("orders"), "token": "guess"})
+        with client_for(server.url, asked.token, asked.timeout_ms, asked.words) as client:
+            for ask in (lambda: client.heads({"orders": 1}), lambda: client.records_arrow("orders")):
+                with pytest.raises(Unauthorized, match="option token, else from the variable TOPICS_TOKEN") as told:
+                    ask()
+                assert "guess" not in str(told.value)
     finally:
         server.stop()

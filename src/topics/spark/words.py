@@ -14,13 +14,19 @@ class Words:
     """How the sealed part of a directory in use is asked for; None: it cannot be."""
     gone: str | None
     """What to do about a server that does not answer; None: whoever shows the error says it."""
+    key: str | None
+    """Where the server's key is taken from; None: the same."""
 
 
+_ELSE: Final = "else from the variable TOPICS_TOKEN as it was when Spark started"
 OPTIONS: Final = Words(
     "option url",
     "allowLive=true",
     "start it with `topics serve`, or name another with option url; a longer option timeout waits longer",
+    f"option token, {_ELSE}",
 )
 STREAM: Final = replace(OPTIONS, live=None)
-ARGUMENTS: Final = Words("server_url", None, "start it with `topics serve`, or name another as server_url")
-FLAGS: Final = Words("--url", None, None)
+ARGUMENTS: Final = Words(
+    "server_url", None, "start it with `topics serve`, or name another as server_url", f"argument token, {_ELSE}"
+)
+FLAGS: Final = Words("--url", None, None, None)
