@@ -3,8 +3,10 @@ server with and without the server's files, and history tables, by themselves an
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -285,3 +287,24 @@ def test_damage_in_the_wal_of_a_directory_is_refused(tmp_path: Path) -> None:
         items(options)
     with pytest.raises(CorruptFile):
         topics.open(tmp_path)
+
+
+def test_times_are_found_where_a_killed_store_had_removed_files_of_deleted_records(tmp_path: Path) -> None:
+    live, data = tmp_path / "live", tmp_path / "data"
+    with topics.open(live, **OPTIONS) as log:
+        log.create("orders", ttl_ms=3_600_000)
+        for tag in ("first", "second", "third"):
+            log.append("orders", [{"data": n, "tag": tag} for n in range(40)])
+            log.checkpoint()
+            time.sleep(0.01)
+        for tag in ("first", "second"):
+            log.delete("orders", tag=tag)
+        shutil.copytree(live, data)  # as a kill leaves it between the removal of files and the next snapshot
+        for first in (1, 41):
+            for path in data.glob(f"topics/*/seg-*{first:04d}.*"):
+                path.unlink()
+        told = [item_of(found) for found in log.read("orders")]
+    options = {"path": str(data), "topic": "orders"}
+    assert items(options) == items({**options, **WHOLE}) == told
+    assert items({**options, "startTs": str(told[0][1])}) == told
+    assert items({**options, "endTs": str(told[0][1])}) == []

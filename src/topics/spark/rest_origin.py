@@ -138,23 +138,42 @@ class RestOrigin:
     def _first_at(self, topic: RestTopic, ts: int) -> int:
         """Times never go back within a topic, so every layer is searched by halves."""
         start = topic.floor + 1
-        segments = [row for row in topic.segments if row.first + row.count > start and row.count]
+        segments: list[tuple[SegmentRow, int]] = []
+        """And where each begins, with what is gone before it."""
+        gone: int | None = None
+        for row in topic.segments:
+            if row.first + row.count <= start or not row.count:
+                continue
+            if self._is_gone(topic, row):
+                gone = row.first if gone is None else gone
+            else:
+                segments.append((row, max(row.first if gone is None else gone, start)))
+                gone = None
 
         def times(row: SegmentRow) -> np.ndarray:
             found: np.ndarray = np.frombuffer(self._files(topic, row).entries, dtype=ENTRY_DTYPE)["ts"]
             return found
 
-        at = bisect_left(segments, True, key=lambda row: int(times(row)[-1]) >= ts)
+        at = bisect_left(segments, True, key=lambda one: int(times(one[0])[-1]) >= ts)
         if at < len(segments):
-            row = segments[at]
+            row, begin = segments[at]
             low = max(start - row.first, 0)
-            return row.first + low + int(np.searchsorted(times(row)[low:], ts))
+            position = int(np.searchsorted(times(row)[low:], ts))
+            return row.first + low + position if position else begin
         for piece in topic.tail:
             column = np.frombuffer(bytes(piece.entries), dtype=ENTRY_DTYPE)["ts"]
             position = int(np.searchsorted(column, ts))
             if position < len(column):
-                return piece.first_seq + position
+                return piece.first_seq + position if position or gone is None else max(gone, start)
+            gone = None
         return topic.head + 1
+
+    def _is_gone(self, topic: RestTopic, row: SegmentRow) -> bool:
+        """Whether nothing lives there and its files went; a store that is killed then has it in its snapshot still."""
+        end = row.first + row.count
+        if without(row.first, end, topic.dead_between(row.first, end)):
+            return False
+        return not self._fs.exists(segment_path(self.root, topic.id, row.first, "data"))
 
     def _files(self, topic: RestTopic, row: SegmentRow) -> SegmentFiles:
         return SegmentFiles(self._fs, self._segment(topic, row, ()))
