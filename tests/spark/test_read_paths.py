@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -308,3 +309,24 @@ def test_times_are_found_where_a_killed_store_had_removed_files_of_deleted_recor
     assert items(options) == items({**options, **WHOLE}) == told
     assert items({**options, "startTs": str(told[0][1])}) == told
     assert items({**options, "endTs": str(told[0][1])}) == []
+
+
+def test_segments_that_a_running_store_removes_are_waited_out_and_not_called_damaged(tmp_path: Path) -> None:
+    from tests.spark.readers import partitions
+
+    options = {"path": str(tmp_path), "topic": "orders", "allowLive": "true"}
+    with topics.open(tmp_path, **OPTIONS) as log:
+        log.create("orders")
+        for _ in range(3):
+            log.append("orders", [{"data": n} for n in range(40)])
+            log.checkpoint()
+        worker, parts = partitions(options)
+        log.delete("orders", before_seq=41)
+        for path in tmp_path.glob("topics/*/seg-*0001.*"):  # as a checkpoint does before it writes its snapshot
+            path.unlink()
+        timer = threading.Timer(0.3, log.checkpoint)
+        timer.start()
+        found = [row["seq"] for part in parts for batch in worker.read(part) for row in batch.to_pylist()]
+        timer.join()
+        assert found == list(range(41, found[-1] + 1))
+        assert seqs(items(options)) == found

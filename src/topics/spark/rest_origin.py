@@ -14,8 +14,8 @@ import os
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,12 @@ from topics.spark.words import OPTIONS, Words
 
 log = logging.getLogger("topics.spark")
 
+_T = TypeVar("_T")
+
+_LIVE_TRIES: Final = 100
+_LIVE_WAIT_S: Final = 0.05
+"""A running store removes files before it writes the snapshot that does not list them, which is some milliseconds on a
+disk that is not busy: so often, and so long in between, such a snapshot is looked for."""
 _CHANGING: Final = re.compile(r"(snapshot-\d+\.bin|wal-\d+\.log|CURRENT|FORMAT)")
 
 
@@ -64,6 +70,21 @@ class RestOrigin:
         return self._state
 
     def _read(self) -> RestState:
+        return self._tried(self._read_once)
+
+    def _tried(self, do: Callable[[], _T]) -> _T:
+        """Again, where a running store has removed a file, and the snapshot without it is still to come."""
+        for tries_left in reversed(range(_LIVE_TRIES if self.live else 1)):
+            try:
+                return do()
+            except FileNotFoundError as error:
+                if not tries_left:
+                    raise _missing(error, self.root) from error
+                self._state = None
+                time.sleep(_LIVE_WAIT_S)
+        raise AssertionError("the last try returns or raises")
+
+    def _read_once(self) -> RestState:
         self.mark = fingerprint(self.root)
         state = sealed_state(self._fs, self.root) if self.live else read_state(self._fs, self.root)
         now_ms = time.time_ns() // 1_000_000
@@ -127,7 +148,7 @@ class RestOrigin:
     def seq_at(self, name: str, ts: int) -> int:
         """The first seq whose time is `ts` or later, or head + 1."""
         with self._held():
-            return self._first_at(self._topic(name), ts)
+            return self._tried(lambda: self._first_at(self._topic(name), ts))
 
     def _topic(self, name: str) -> RestTopic:
         topic = self.load().topics.get(name)
@@ -254,19 +275,32 @@ class RestOrigin:
 
     def _read_anew(self, span: Span, wanted: Wanted) -> Iterator[Rows | Loss | Damage]:
         """The directory is another than the plan knew."""
-        topic = self.load().topics.get(span.topic)
-        if topic is None or topic.id != span.topic_id:
-            yield Loss(span.topic, span.start_seq, span.end_seq - 1, "recreated")
-            return
-        plan = self.plan(span.topic, span.topic_id, span.start_seq, min(span.end_seq, topic.head + 1))
-        yield from plan.losses
-        for part in plan.spans:
+        at, head = span.start_seq, 0
+        for tries_left in reversed(range(_LIVE_TRIES if self.live else 1)):
+            topic = self.load().topics.get(span.topic)
+            if topic is None or topic.id != span.topic_id:
+                yield Loss(span.topic, at, span.end_seq - 1, "recreated")
+                return
+            head = topic.head
             try:
-                yield from self._read_span(part, wanted)
+                for item in self._planned(span, at, min(span.end_seq, head + 1)):
+                    yield from [item] if isinstance(item, Loss) else self._read_span(item, wanted)
+                    at = item.gap_to + 1 if isinstance(item, Loss) else item.end_seq
+                break
             except FileNotFoundError as error:
-                raise _missing(error, self.root) from error
-        if span.end_seq > topic.head + 1:  # the directory of an older state, such as a backup that was put back
-            yield Loss(span.topic, max(span.start_seq, topic.head + 1), span.end_seq - 1, "recreated")
+                if not tries_left:
+                    raise _missing(error, self.root) from error
+                time.sleep(_LIVE_WAIT_S)
+                self._state = self._read()
+        if span.end_seq > head + 1:  # the directory of an older state, such as a backup that was put back
+            yield Loss(span.topic, max(span.start_seq, head + 1), span.end_seq - 1, "recreated")
+
+    def _planned(self, span: Span, start: int, end: int) -> list[Span | Loss]:
+        """The seqs start..end of the span as they are planned now, in their order."""
+        plan = self.plan(span.topic, span.topic_id, start, end)
+        return sorted(
+            [*plan.spans, *plan.losses], key=lambda one: one.gap_from if isinstance(one, Loss) else one.start_seq
+        )
 
     def _read_span(self, span: Span, wanted: Wanted) -> Iterator[Rows | Loss | Damage]:
         place = span.place
@@ -336,6 +370,9 @@ def fingerprint(root: str) -> str:
         folders[:] = sorted(name for name in folders if name not in ("topics", "quarantine"))
         for name in sorted(names):
             if _CHANGING.fullmatch(name):
-                found = os.stat(f"{directory}/{name}")
+                try:
+                    found = os.stat(f"{directory}/{name}")
+                except FileNotFoundError:  # a running store has removed it since
+                    continue
                 seen.update(f"{directory}/{name} {found.st_size} {found.st_mtime_ns}\n".encode())
     return seen.hexdigest()
