@@ -3,12 +3,14 @@ key: a crash in between may repeat the copy, which is then known, but loses noth
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there, make_letter
 from topics.broker.jobs import read_records
 from topics.broker.steps import Steps, settled
+from topics.model import limits
 from topics.model.errors import TopicsError
 from topics.storage.append import Append
 from topics.storage.grouping import Place, order_dead
@@ -54,8 +56,8 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
             FROM: topic.name, DELIVERIES: str(entry.deliveries), SRC_SEQ: str(record.seq), GROUP: group.name,
             MEMBER: entry.holder, REASON: reason,
         }  # fmt: skip
-        key = f"dead:{topic.id}:{group.name}:{record.seq}"
-        append = yield from append_there(store, name, make_letter(record, marks), key[:256], create=True)
+        key = _letter_key(topic.id, group.name, record.seq)
+        append = yield from append_there(store, name, make_letter(record, marks), key, create=True)
         appends.append((record.seq, append))
     moved = []
     for seq, append in appends:
@@ -65,3 +67,12 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
         if submission is None or submission.error is None:
             moved.append(seq)
     return moved
+
+
+def _letter_key(topic_id: int, group: str, seq: int) -> str:
+    """Another one for each record of each group. Where the name leaves no room for that its digest stands for it: a key
+    cut short would lose the seq, and the letters of other records would be taken for repeats."""
+    key = f"dead:{topic_id}:{group}:{seq}"
+    if len(key.encode()) <= limits.IDEMPOTENCY_KEY_BYTES:
+        return key
+    return f"dead:{topic_id}:sha256={hashlib.sha256(group.encode()).hexdigest()}:{seq}"

@@ -526,6 +526,23 @@ def test_a_rejected_record_goes_to_the_dead_letters(api: Api, topic: str) -> Non
     assert ok(post(api, topic, "reject", member="m", seqs=[1]))["why"] == {"1": "settled"}
 
 
+@pytest.mark.parametrize("length", [246, 255])
+def test_each_rejected_record_is_a_dead_letter_of_its_own_also_where_the_group_has_a_long_name(
+    api: Api, topic: str, length: int
+) -> None:
+    group = "g" * length
+    make(api, topic, 120, group, dead_letter=f"{topic}-dead")
+    seqs = fetch(api, topic, group=group, max=120)
+    assert ok(post(api, topic, "reject", group, member="m", seqs=seqs))["rejected"] == 120
+    letters = api.diff(f"{topic}-dead").json["records"]
+    assert [letter["data"] for letter in letters] == seqs
+    other = "g" * (length - 1) + "h"
+    make(api, topic, group=other, dead_letter=f"{topic}-dead")
+    fetch(api, topic, group=other, max=1)
+    ok(post(api, topic, "reject", other, member="m", seqs=[1]))
+    assert api.state(f"{topic}-dead")["count"] == 121
+
+
 def test_what_was_handed_out_too_often_goes_to_the_dead_letters(api: Api, topic: str) -> None:
     make(api, topic, 2, max_deliveries=2, dead_letter=f"{topic}-dead")
     for _ in range(2):
