@@ -36,8 +36,9 @@ class TransportOptions:
     ping_s: float = 20.0
     """Silence on HTTP/2 and WebSocket after which the peer is pinged; after three times that it is cut off."""
 
-    head_bytes_max: int = 64 * KIB
-    """Request line and headers; more is 431."""
+    head_bytes_max: int = 128 * KIB
+    """Request line and headers; more is 431. The `Last-Event-ID` of a watch with the most topics and the longest names
+    has some 95,000 bytes, and whoever sends it must not be refused."""
     headers_max: int = 128
     """Different header names; more is 431."""
     pipeline_max: int = 64

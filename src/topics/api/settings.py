@@ -112,8 +112,9 @@ class TransportSettings:
     """Silence on HTTP/2 and WebSocket after which the peer is pinged; after three times that it is cut off."""
     max_connections: int = 16_384
     """Open connections; one more is closed at once. Each costs a file descriptor and some 10 KiB."""
-    max_head_bytes: int = 65_536
-    """Request line and headers together; more is 431."""
+    max_head_bytes: int = 131_072
+    """Request line and headers together; more is 431. A smaller one refuses the `Last-Event-ID` of a watch of many
+    topics with long names."""
     max_headers: int = 128
     """Different header names of a request; more is 431."""
     max_pipelined: int = 64

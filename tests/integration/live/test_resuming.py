@@ -14,6 +14,7 @@ import uvloop
 from tests.contract.http.client import Api, eventually
 from tests.contract.http.live import Http1, ServerProcess
 from tests.integration.live.sse import Place, listen, open_session
+from topics.broker.watch import TOPICS_MAX
 
 
 def test_reader_that_comes_again_goes_on_where_it_stopped(place: Place) -> None:
@@ -29,6 +30,19 @@ def test_reader_that_comes_again_goes_on_where_it_stopped(place: Place) -> None:
         assert list(reader.records(5)) == [4, 5], "an id goes back"
     with place.read(url, "last-event-id: eyJhZ2FpbiI6NX0=") as reader:
         assert reader.named().event == "caught-up", "what cannot be read is ignored"
+
+
+def test_reader_of_the_most_topics_with_the_longest_names_comes_again_with_its_id(place: Place) -> None:
+    names = [f"{number:03}".ljust(255, "n") for number in range(TOPICS_MAX)]
+    for name in names:
+        place.api.put(name)
+    url = place.session({name: {} for name in names})
+    place.api.append(names[-1], 1, 2)
+    with place.read(url) as reader:
+        last = reader.until("record")
+    place.api.append(names[-1], 3)
+    with place.read(url, f"last-event-id: {last.id}") as again:
+        assert list(again.records(3)) == [3]
 
 
 def test_reader_may_come_again_while_its_old_stream_is_still_open(place: Place) -> None:
