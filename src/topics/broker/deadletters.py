@@ -83,8 +83,11 @@ def _copy(store: Store, topic: Topic, seqs: Sequence[int]) -> Steps[list[int]]:
     return moved
 
 
-def append_there(store: Store, name: str, prepared: Prepared, key: str, create: bool) -> Steps[Append]:
-    """Append to another topic, done once it is synced. The caps of one that rejects are not asked."""
+def append_there(
+    store: Store, name: str, prepared: Prepared, key: str, create: bool, anew: bool = False
+) -> Steps[Append]:
+    """Append to another topic, done once it is synced. The caps of one that rejects are not asked. `anew`: what was
+    appended by this key and is gone is appended once more."""
 
     def order() -> Append | Submission | None:
         if create and name not in store.topics:
@@ -94,7 +97,7 @@ def append_there(store: Store, name: str, prepared: Prepared, key: str, create: 
             raise WaitFirst(dest.gates[key])
         wall_ms = store.clock.now_ms()
         known = dest.dedupe.get(key, wall_ms, dest.ordered.config.idempotency_window_ms)
-        if known is not None:
+        if known is not None and not (anew and _is_gone(dest, known.first_seq)):
             return Append(dest, known.first_seq, known.records, known.ts, deduped=True)
         shard = store.writer_of(dest, len(prepared.frames))
         store.check_quota(prepared)
@@ -106,6 +109,11 @@ def append_there(store: Store, name: str, prepared: Prepared, key: str, create: 
         if isinstance(found, Append):
             return found
         yield from settled(found)
+
+
+def _is_gone(topic: Topic, seq: int) -> bool:
+    overlay = topic.ordered.overlay
+    return topic.dead.next_live(seq, seq + 1) != seq or (overlay is not None and seq in overlay)
 
 
 def make_letter(record: Record, marks: dict[str, str]) -> Prepared:

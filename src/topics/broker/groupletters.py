@@ -57,7 +57,8 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
             MEMBER: entry.holder, REASON: reason,
         }  # fmt: skip
         key = _letter_key(topic.id, group.name, record.seq)
-        append = yield from append_there(store, name, make_letter(record, marks), key, create=True)
+        # A group that went back may reject a record again whose letter somebody took away.
+        append = yield from append_there(store, name, make_letter(record, marks), key, create=True, anew=True)
         appends.append((record.seq, append))
     moved = []
     for seq, append in appends:

@@ -543,6 +543,22 @@ def test_each_rejected_record_is_a_dead_letter_of_its_own_also_where_the_group_h
     assert api.state(f"{topic}-dead")["count"] == 121
 
 
+def test_a_record_that_is_rejected_again_is_a_dead_letter_again_if_its_letter_was_taken_away(
+    api: Api, topic: str
+) -> None:
+    letters = f"{topic}-dead"
+    make(api, topic, 2, dead_letter=letters)
+    for count in (2, 2):  # the letter of the first is there still, and is not written twice
+        fetch(api, topic)
+        assert ok(post(api, topic, "reject", member="m", seqs=[1, 2]))["rejected"] == 2
+        assert api.state(letters)["count"] == count
+        ok(post(api, topic, "seek", to="earliest", force=True))
+    assert api.call("POST", f"/v0/topics/{letters}/delete", {"before_seq": 2}).status == 200
+    fetch(api, topic)
+    assert ok(post(api, topic, "reject", member="m", seqs=[1, 2]))["rejected"] == 2
+    assert [letter["data"] for letter in api.diff(letters).json["records"]] == [2, 1]
+
+
 def test_what_was_handed_out_too_often_goes_to_the_dead_letters(api: Api, topic: str) -> None:
     make(api, topic, 2, max_deliveries=2, dead_letter=f"{topic}-dead")
     for _ in range(2):
