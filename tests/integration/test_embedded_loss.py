@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,27 @@ def test_leaving_the_ephemeral_class_says_what_stays_behind(reopen: Opener) -> N
     wanted = [Gap(1, 3, "restart"), 4, 5]
     assert view(log) == wanted
     assert view(reopen()) == wanted
+
+
+def test_what_was_evicted_in_memory_is_told_after_a_crash_that_follows_the_ephemeral_class(
+    timed: topics.Log, data: Path, clock: FakeClock, tmp_path: Path
+) -> None:
+    for name, options in (("capped", {"cap_records": 3}), ("aging", {"ttl_ms": 1000})):
+        timed.create(name, durability="ephemeral", **options)
+        fill(timed, 2, name)
+        clock.advance(1001)
+        fill(timed, 3, name)
+        assert timed.delete(name, before_seq=4).deleted == 1
+        timed.configure(name, durability="disk", **options)
+        fill(timed, 1, name)
+    wanted = {
+        "capped": [Gap(1, 2, "cap"), Gap(4, 5, "restart"), 6],
+        "aging": [Gap(1, 2, "ttl"), Gap(4, 5, "restart"), 6],
+    }
+    assert {name: view(timed, name) for name in wanted} == wanted
+    killed = shutil.copytree(data, tmp_path / "killed")
+    with topics.Log(OsFs(), str(killed), clock, FakeIds(1), ttl_grace_ms=0) as again:
+        assert {name: view(again, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("first", ["ephemeral", "memory", "disk", "fsync"])

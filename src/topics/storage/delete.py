@@ -226,6 +226,10 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, m
     frames: list[tuple[Kind, bytes]] = [(Kind.CONFIG_UPDATE, body)]
     if leaving:
         frames.append((Kind.HEAD_WATERMARK, HeadWatermark(head).encode()))
+    floor = max(topic.evict_floor, topic.expiry_floor)
+    if leaving_ram and floor:  # what was evicted in RAM was logged nowhere, and is to be told after a crash, too
+        floors = EvictWatermark(topic.evict_floor, floor + 1, topic.expiry_floor)
+        frames.append((Kind.EVICT_WATERMARK, floors.encode()))
     gone = [(first, last, LostReason.RESTART) for first, last in left_behind]
     if leaving_ram:  # what a router's source had lost is said in RAM alone so far, and must outlive it
         gone += topic.lost.of(LostReason.SOURCE_TRIM)
