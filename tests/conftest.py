@@ -8,11 +8,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A loaded machine makes a single example slow; only the whole run has a time worth judging.
 # Where a change is judged, the same change gets the same examples again.
-settings.register_profile("topics", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "topics",
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("topics")
 
 # The first seed of the power-cut simulation: another one in every run, the same in all workers of a run.
