@@ -116,3 +116,19 @@ def test_a_claim_that_outlives_its_topic_leaves_nothing_in_the_log(tmp_path: Pat
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
     with topics.open(tmp_path / "killed", wal_shards=1) as log:
         assert log.recovery_report == []
+
+
+def test_a_dead_letter_whose_claim_went_away_is_no_job_again(tmp_path: Path) -> None:
+    with topics.open(tmp_path) as log:
+        log.create("dead")
+        log.create("jobs", type="queue", dead_letter="dead", max_deliveries=1)
+        log.append("jobs", [{"data": 1}])
+        queue = log.queue("jobs")
+        queue.nack("w", queue.claim("w"))
+        claim = log._queues.claim("jobs", "w", 1, None)
+        copy = next(claim)  # of the dead letter
+        assert isinstance(copy, Submission)
+        log._committer.wait_settled(copy)
+        claim.close()
+        assert queue.claim("w") == []
+        assert (log.info("jobs").count, log.info("dead").count) == (0, 1)

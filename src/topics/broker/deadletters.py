@@ -29,26 +29,41 @@ FROM: Final = "$dead_letter_from"
 DELIVERIES: Final = "$dead_letter_deliveries"
 SRC_SEQ: Final = "$dead_letter_src_seq"
 
+Letters = list[tuple[int, Append]]
+"""The seq here, and its copy there."""
+
 
 def bury(store: Store, topic: Topic, seqs: Sequence[int], now: Callable[[], Now]) -> Steps[None]:
     """Move jobs that are in hand to the dead letters of their queue. Those it does not get there are claimable again.
     Raises nothing of its own: whoever claimed has got what there was for them."""
     left = set(seqs)
+    moved: list[int] = []
+    appends: Letters = []
     try:
-        moved = yield from _copy(store, topic, seqs)
+        moved = yield from _copy(store, topic, seqs, appends)
         with store.lock:
             check_there(store, topic)
             ended = order_dead(topic, store.shard_for(topic), moved, now()) if moved else None
             left.difference_update(moved)
         yield from settled(ended)
     except TopicsError:
-        pass
+        _keep(store, topic, left, moved, now)
     except BaseException:  # whoever claimed went away in the middle
+        _keep(store, topic, left, [seq for seq, _ in appends], now)
         _revive(store, topic, left, now)
         raise
     back = _revive(store, topic, left, now)
     if back is not None and not back.settled:
         yield back
+
+
+def _keep(store: Store, topic: Topic, left: set[int], copied: Sequence[int], now: Callable[[], Now]) -> None:
+    """What has a letter, or is getting one, must not be worked on beside it: what is left of that stays spent, and the
+    next claim finds its letter known."""
+    spent = left.intersection(copied)
+    left -= spent
+    with store.lock:
+        queue_of(topic).leases.give_back(spent, now().ms)
 
 
 def _revive(store: Store, topic: Topic, seqs: set[int], now: Callable[[], Now]) -> Submission | None:
@@ -60,19 +75,26 @@ def _revive(store: Store, topic: Topic, seqs: set[int], now: Callable[[], Now]) 
             return None
 
 
-def _copy(store: Store, topic: Topic, seqs: Sequence[int]) -> Steps[list[int]]:
-    """The seqs whose copies are durable."""
+def _copy(store: Store, topic: Topic, seqs: Sequence[int], appends: Letters) -> Steps[list[int]]:
+    """The seqs whose copies are durable. `appends` is told of each copy once it is ordered."""
     config = topic.config
     if config.dead_letter is None:
         return []
     name = config.dead_letter
-    appends: list[tuple[int, Append]] = []
     for record in read_records(store, topic, sorted(seqs)):
         marks = {FROM: topic.name, DELIVERIES: str(config.max_deliveries), SRC_SEQ: str(record.seq)}
         prepared = make_letter(record, marks)
         key = f"dead:{topic.id}:{record.seq}"
-        append = yield from append_there(store, name, prepared, key, create=True)
+        try:
+            append = yield from append_there(store, name, prepared, key, create=True)
+        except TopicsError:
+            continue  # no room for this one: those that got there are dead all the same
         appends.append((record.seq, append))
+    return (yield from arrived(appends))
+
+
+def arrived(appends: Letters) -> Steps[list[int]]:
+    """The seqs of those that are durable, once all of them are done."""
     moved = []
     for seq, append in appends:
         submission = append.submission

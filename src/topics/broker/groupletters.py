@@ -7,12 +7,11 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there, make_letter
+from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, Letters, append_there, arrived, make_letter
 from topics.broker.jobs import read_records
 from topics.broker.steps import Steps, settled
 from topics.model import limits
 from topics.model.errors import TopicsError
-from topics.storage.append import Append
 from topics.storage.grouping import Place, order_dead
 from topics.storage.leasing import Now
 from topics.storage.store import Store
@@ -47,7 +46,7 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
     name = group.config.dead_letter
     if name is None:
         return []
-    appends: list[tuple[int, Append]] = []
+    appends: Letters = []
     for record in read_records(store, topic, sorted(seqs)):
         entry = group.leases.entries.get(record.seq)
         if entry is None:
@@ -58,16 +57,12 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
         }  # fmt: skip
         key = _letter_key(topic.id, group.name, record.seq)
         # A group that went back may reject a record again whose letter somebody took away.
-        append = yield from append_there(store, name, make_letter(record, marks), key, create=True, anew=True)
+        try:
+            append = yield from append_there(store, name, make_letter(record, marks), key, create=True, anew=True)
+        except TopicsError:
+            continue  # no room for this one: those that got there are settled all the same
         appends.append((record.seq, append))
-    moved = []
-    for seq, append in appends:
-        submission = append.submission
-        if submission is not None and not submission.settled:
-            yield submission
-        if submission is None or submission.error is None:
-            moved.append(seq)
-    return moved
+    return (yield from arrived(appends))
 
 
 def _letter_key(topic_id: int, group: str, seq: int) -> str:

@@ -559,6 +559,17 @@ def test_a_record_that_is_rejected_again_is_a_dead_letter_again_if_its_letter_wa
     assert [letter["data"] for letter in api.diff(letters).json["records"]] == [2, 1]
 
 
+def test_a_rejected_record_that_finds_no_room_holds_up_no_other(engine: Engine, own: Api) -> None:
+    own.append("t", "x" * 100, "y" * 300, "z" * 100)
+    make(own, "t", dead_letter="dead")
+    assert fetch(own, "t") == [1, 2, 3]
+    engine.store.ledger.bytes_max = 1100
+    assert ok(post(own, "t", "reject", member="m", seqs=[1, 2, 3]))["rejected"] == 2
+    assert [letter["data"][0] for letter in own.diff("dead").json["records"]] == ["x", "z"]
+    state = info(own, "t")
+    assert (state["dead_lettered"], state["pending"], state["committed"]) == (2, 1, 2)
+
+
 def test_what_was_handed_out_too_often_goes_to_the_dead_letters(api: Api, topic: str) -> None:
     make(api, topic, 2, max_deliveries=2, dead_letter=f"{topic}-dead")
     for _ in range(2):

@@ -415,6 +415,19 @@ def test_a_dead_letter_that_finds_no_room_is_a_job_again(engine: Engine, own: Ap
     assert counts(own, "q") == (0, 0, 1)
 
 
+def test_a_job_that_got_to_the_dead_letters_is_no_job_again_because_another_finds_no_room(
+    engine: Engine, own: Api
+) -> None:
+    queue(own, "q", max_deliveries=1, dead_letter="dead")
+    own.append("q", "x" * 100, "y" * 300, "z" * 100)
+    post(own, "q", "nack", node="n", seqs=seqs(claim(own, "q", max=9)))
+    engine.store.ledger.bytes_max = 1000
+    assert claim(own, "q", max=9) == []
+    assert [letter["data"][0] for letter in own.diff("dead").json["records"]] == ["x", "z"]
+    assert seqs(claim(own, "q", max=9)) == [2]
+    assert counts(own, "q") == (0, 1, 2)
+
+
 def test_dead_letters_go_back_where_they_came_from(api: Api, topic: str) -> None:
     dead = f"{topic}.dead"
     queue(api, topic, max_deliveries=1, dead_letter=dead)
