@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 import topics
 from topics.broker.grouphandle import GroupHandle, Outcome
 from topics.model.errors import BatchTooLarge, InvalidRequest, StaleGeneration
+from topics.model.record import Record
 
 
 def test_a_group_hands_out_and_settles_and_lives_on(tmp_path: Path) -> None:
@@ -123,3 +125,19 @@ def test_what_is_refused_is_named_and_changes_nothing(tmp_path: Path) -> None:
             group.ack("m", [2], tokens=[])
         assert (group.info().committed, group.info().acked, group.pending()) == before
         assert group.heartbeat("m", generation) == generation
+
+
+def test_a_record_of_a_seq_that_is_given_again_after_a_kill_is_a_dead_letter_of_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for number, text in enumerate(("first", "second")):
+        with topics.open(data) as log:
+            log.create("orders", durability="ephemeral")
+            group = log.group("orders", "billing")
+            group.create(dead_letter="dead")
+            log.append("orders", [{"data": text}])
+            assert [item.seq for item in group.fetch("w").records] == [1]
+            assert group.reject("w", [1]).done == 1
+            assert [letter.data for letter in log.read("dead") if isinstance(letter, Record)] == ["first", "second"][
+                : number + 1
+            ]
+            data = shutil.copytree(data, tmp_path / f"killed-{number}")

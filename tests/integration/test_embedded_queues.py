@@ -10,6 +10,7 @@ import pytest
 
 import topics
 from topics.model.errors import BatchTooLarge, InvalidRecord, InvalidRequest, NotAQueue, TopicNotFound
+from topics.model.record import Record
 from topics.storage.submission import Submission
 
 
@@ -132,3 +133,40 @@ def test_a_dead_letter_whose_claim_went_away_is_no_job_again(tmp_path: Path) -> 
         claim.close()
         assert queue.claim("w") == []
         assert (log.info("jobs").count, log.info("dead").count) == (0, 1)
+
+
+def test_a_job_of_a_seq_that_is_given_again_after_a_kill_is_a_dead_letter_of_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for number, text in enumerate(("first", "second")):
+        with topics.open(data) as log:
+            log.create("jobs", type="queue", durability="ephemeral", dead_letter="dead", max_deliveries=1)
+            log.append("jobs", [{"data": text}])
+            queue = log.queue("jobs")
+            (job,) = queue.claim("w")
+            assert job.seq == 1, "nothing of what is ephemeral outlives a kill"
+            queue.nack("w", [job])
+            assert queue.claim("w") == []
+            assert log.info("jobs").count == 0
+            assert [letter.data for letter in log.read("dead") if isinstance(letter, Record)] == ["first", "second"][
+                : number + 1
+            ]
+            data = shutil.copytree(data, tmp_path / f"killed-{number}")
+
+
+def test_a_letter_of_a_seq_that_is_given_again_after_a_kill_is_redriven(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with topics.open(data) as log:
+        log.create("dead", durability="ephemeral")
+        log.create("jobs", type="queue", dead_letter="dead", max_deliveries=1)
+    for number, text in enumerate(("first", "second")):
+        with topics.open(data) as log:
+            log.append("jobs", [{"data": text}])
+            queue = log.queue("jobs")
+            queue.nack("w", queue.claim("w"))
+            queue.claim("w")
+            assert [letter.seq for letter in log.read("dead") if isinstance(letter, Record)] == [1]
+            assert log.queue("dead").redrive().moved == 1
+            (job,) = queue.claim("w")
+            assert job.data == text
+            queue.ack("w", [job])
+            data = shutil.copytree(data, tmp_path / f"killed-{number}")

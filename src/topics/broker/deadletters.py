@@ -15,7 +15,7 @@ from topics.broker.jobs import read_records
 from topics.broker.steps import Steps, asked, settled
 from topics.format.ops import prepare
 from topics.format.prepared import Prepared
-from topics.model.config import TopicConfig
+from topics.model.config import Durability, TopicConfig
 from topics.model.errors import InvalidRequest, TopicsError
 from topics.model.record import Record
 from topics.storage.append import Append, order_append
@@ -28,6 +28,8 @@ from topics.storage.topic import Topic
 FROM: Final = "$dead_letter_from"
 DELIVERIES: Final = "$dead_letter_deliveries"
 SRC_SEQ: Final = "$dead_letter_src_seq"
+
+_SEQS_AGAIN: Final = (Durability.EPHEMERAL, Durability.MEMORY)
 
 Letters = list[tuple[int, Append]]
 """The seq here, and its copy there."""
@@ -84,7 +86,7 @@ def _copy(store: Store, topic: Topic, seqs: Sequence[int], appends: Letters) -> 
     for record in read_records(store, topic, sorted(seqs)):
         marks = {FROM: topic.name, DELIVERIES: str(config.max_deliveries), SRC_SEQ: str(record.seq)}
         prepared = make_letter(record, marks)
-        key = f"dead:{topic.id}:{record.seq}"
+        key = f"dead:{topic.id}:{mark_of(topic, record)}"
         try:
             append = yield from append_there(store, name, prepared, key, create=True)
         except TopicsError:
@@ -131,6 +133,14 @@ def append_there(
         if isinstance(found, Append):
             return found
         yield from settled(found)
+
+
+def mark_of(topic: Topic, record: Record) -> str:
+    """What tells a record of a topic from every other one, for the key of its copy. After a crash a class that keeps no
+    promise about seqs gives them out again, and by its seq alone another record would be taken for a repeat."""
+    if topic.ordered.config.commit_class in _SEQS_AGAIN:
+        return f"{record.seq}@{record.ts}"
+    return str(record.seq)
 
 
 def _is_gone(topic: Topic, seq: int) -> bool:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, Letters, append_there, arrived, make_letter
+from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, Letters, append_there, arrived, make_letter, mark_of
 from topics.broker.jobs import read_records
 from topics.broker.steps import Steps, settled
 from topics.model import limits
@@ -55,7 +55,7 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
             FROM: topic.name, DELIVERIES: str(entry.deliveries), SRC_SEQ: str(record.seq), GROUP: group.name,
             MEMBER: entry.holder, REASON: reason,
         }  # fmt: skip
-        key = _letter_key(topic.id, group.name, record.seq)
+        key = _letter_key(topic.id, group.name, mark_of(topic, record))
         # A group that went back may reject a record again whose letter somebody took away.
         try:
             append = yield from append_there(store, name, make_letter(record, marks), key, create=True, anew=True)
@@ -65,10 +65,10 @@ def _copy(store: Store, place: Place, seqs: Sequence[int], reason: str) -> Steps
     return (yield from arrived(appends))
 
 
-def _letter_key(topic_id: int, group: str, seq: int) -> str:
+def _letter_key(topic_id: int, group: str, mark: str) -> str:
     """Another one for each record of each group. Where the name leaves no room for that its digest stands for it: a key
-    cut short would lose the seq, and the letters of other records would be taken for repeats."""
-    key = f"dead:{topic_id}:{group}:{seq}"
+    cut short would lose the mark, and the letters of other records would be taken for repeats."""
+    key = f"dead:{topic_id}:{group}:{mark}"
     if len(key.encode()) <= limits.IDEMPOTENCY_KEY_BYTES:
         return key
-    return f"dead:{topic_id}:sha256={hashlib.sha256(group.encode()).hexdigest()}:{seq}"
+    return f"dead:{topic_id}:sha256={hashlib.sha256(group.encode()).hexdigest()}:{mark}"

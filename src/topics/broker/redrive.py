@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there
+from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, append_there, mark_of
 from topics.broker.steps import Nap, Steps, asked, settled
 from topics.format.ops import prepare
 from topics.model.errors import Forbidden, TopicNotFound
@@ -75,7 +75,7 @@ def _move(store: Store, topic: Topic, chosen: dict[int, str]) -> Steps[int]:
         if record.seq not in chosen:
             continue
         prepared = prepare([_job(record)], checked=True)
-        key = f"redrive:{topic.id}:{record.seq}"
+        key = f"redrive:{topic.id}:{mark_of(topic, record)}"
         append = yield from append_there(store, chosen[record.seq], prepared, key, create=False)
         appends.append((record.seq, append))
     done = []

@@ -13,7 +13,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from tests.unit.broker.lease_life import HOUR_MS, PICKS, THEN, LeaseLife
 from tests.unit.broker.plain_leases import Paper, Steps
-from topics.broker.deadletters import SRC_SEQ
+from topics.broker.deadletters import SRC_SEQ, mark_of
 from topics.broker.group import Asked, Where
 from topics.broker.jobs import read_records
 from topics.model.config import make_config
@@ -206,8 +206,11 @@ class QueueModeLife(GroupLife):
     def has_copy(self, seq: int) -> bool:
         """Whether a cut took its end away and left its copy among the dead letters, which is known by its key."""
         dead = self.bench.store.topics.get("dead")
-        key = f"dead:{self.topic.id}:g:{seq}"
-        return dead is not None and dead.dedupe.get(key, self.wall, dead.config.idempotency_window_ms) is not None
+        if dead is None:
+            return False
+        marks = [mark_of(self.topic, record) for record in read_records(self.bench.store, self.topic, [seq])]
+        window = dead.config.idempotency_window_ms
+        return any(dead.dedupe.get(f"dead:{self.topic.id}:g:{mark}", self.wall, window) is not None for mark in marks)
 
     def spend(self, paper: Paper, spent: list[int], now: int) -> Steps:
         """What was handed out too often, or rejected."""
