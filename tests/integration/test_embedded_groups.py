@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import topics
+from topics.broker.group import Asked
 from topics.broker.grouphandle import GroupHandle, Outcome
 from topics.model.errors import BatchTooLarge, InvalidRequest, StaleGeneration
 from topics.model.record import Record
+from topics.storage.submission import Submission
 
 
 def test_a_group_hands_out_and_settles_and_lives_on(tmp_path: Path) -> None:
@@ -141,3 +143,22 @@ def test_a_record_of_a_seq_that_is_given_again_after_a_kill_is_a_dead_letter_of_
                 : number + 1
             ]
             data = shutil.copytree(data, tmp_path / f"killed-{number}")
+
+
+def test_a_reject_settles_nothing_that_a_seek_had_handed_out_anew_meanwhile(tmp_path: Path) -> None:
+    with topics.open(tmp_path) as log:
+        log.create("dead")
+        log.create("orders")
+        log.append("orders", [{"data": 1}, {"data": 2}])
+        group = log.group("orders", "billing")
+        group.create(dead_letter="dead")
+        group.fetch("w", max=2)
+        reject = log._groups.reject(Asked("orders", "billing", "w"), [1, 2], [None, None], "no")
+        copy = next(reject)
+        assert isinstance(copy, Submission)
+        log._committer.wait_settled(copy)
+        group.seek(to="earliest", force=True)
+        assert [item.seq for item in group.fetch("v", max=2).records] == [1, 2]
+        log._drive(reject)
+        assert [(row.seq, row.member) for row in group.pending()] == [(1, "v"), (2, "v")]
+        assert group.ack("v", [1, 2]).done == 2

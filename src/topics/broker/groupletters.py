@@ -26,17 +26,26 @@ def bury_records(store: Store, place: Place, seqs: Sequence[int], reason: str, n
     """Move records that are in hand to the dead letters of their group; how many got there. The others are what they
     were before."""
     moved: list[int] = []
+    leases = place.group.leases
+    with store.lock:
+        tokens = {row[0]: row[1] for row in leases.rows(sorted(seqs))}
+
+    def is_ours(seq: int) -> bool:
+        """False where a seek had it handed out anew: what becomes of it is said by who holds it now."""
+        entry = leases.entries.get(seq)
+        return entry is None or entry.token_of(seq) == tokens.get(seq)
+
     try:
         moved = yield from _copy(store, place, seqs, reason)
         with store.lock:
-            ended = order_dead(place, moved, now()) if moved else None
+            ours = [seq for seq in moved if is_ours(seq)]
+            ended = order_dead(place, ours, now()) if ours else None
         yield from settled(ended)
     except TopicsError:
         moved = []
     finally:
         with store.lock:
-            leases = place.group.leases
-            leases.give_back([seq for seq in seqs if leases.under_way(seq) is None], now().ms)
+            leases.give_back([seq for seq in seqs if is_ours(seq) and leases.under_way(seq) is None], now().ms)
     return len(moved)
 
 
