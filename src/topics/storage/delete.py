@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from topics.storage.effect import Effect
 from topics.storage.evict import find_evict_floor
 from topics.storage.guard import guarded_floor, holds_all, pins_of
 from topics.storage.keeping import kept_frames
+from topics.storage.routers import Router
 from topics.storage.submission import Buffers, Submission
 from topics.storage.tail import ENTRY_SIZE
 from topics.storage.topic import Topic
@@ -210,9 +212,11 @@ def _first_young(entries: memoryview, count: int, oldest_ms: int) -> int:
     return bisect_left(times, oldest_ms, 0, count)
 
 
-def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, mono_ms: int) -> Submission:
+def order_config(
+    topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, mono_ms: int, feeders: Sequence[Router] = ()
+) -> Submission:
     """Replace the config. Leaving a class that keeps no promise about seqs also states where they stand, and leaving
-    RAM, what was done there with leases."""
+    RAM, what was done there with leases, and how far `feeders`, the routers into the topic, are."""
     ordered = topic.ordered
     old = ordered.config.commit_class
     new = config.commit_class
@@ -235,7 +239,10 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, m
         gone += topic.lost.of(LostReason.SOURCE_TRIM)
     for first, last, reason in gone:
         frames.append((Kind.LOST_RANGE, LostRange(first, last, reason).encode()))
-    kept = kept_frames(topic, mono_ms) if leaving_ram else []
+    kept: list[Callable[[int], bytes]] = []
+    if leaving_ram:
+        kept = kept_frames(topic, mono_ms)
+        kept += [partial(_progress, feeder, ts) for feeder in feeders]
     more = len(frames) + len(kept) - 1
     buffers: Buffers = [
         encode_frame(kind, topic.id, data, ts=ts, flags=DURABLE | (MORE if number < more else 0))
@@ -258,3 +265,7 @@ def order_config(topic: Topic, shard: Shard, now_ms: int, config: TopicConfig, m
         topic.settled(effect)
 
     return _hand_over(topic, shard, buffers, effect, apply, True)
+
+
+def _progress(router: Router, ts: int, flags: int) -> bytes:
+    return router.cursor_frame(router.cursor, router.forwarded, ts, flags)

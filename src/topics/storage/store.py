@@ -220,7 +220,8 @@ class Store:
                 requested_type=config.type,
             )
         shard = self.writer_of(topic, frees=True)
-        return order_config(topic, shard, self.clock.now_ms(), config, self.clock.monotonic_ns() // 1_000_000)
+        feeders = self.routers.into(topic.id)
+        return order_config(topic, shard, self.clock.now_ms(), config, self.clock.monotonic_ns() // 1_000_000, feeders)
 
     def drop(self, name: str, if_empty: bool = False) -> Submission | None:
         """Log the end of a topic; None if there is none. Its files go with the next housekeeping."""

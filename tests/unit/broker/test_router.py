@@ -12,6 +12,7 @@ from topics.broker.router import HOPS_MAX, PASS_RECORDS, forward
 from topics.format.control import RouterBits
 from topics.format.ops import prepare
 from topics.format.segment import HOPS
+from topics.model.config import make_config
 from topics.model.errors import ReadOnly, Throttled
 from topics.storage.submission import WaitFirst
 from topics.testing.disk import FakeDisk
@@ -286,6 +287,24 @@ def test_holes_reach_a_dest_in_memory(routed: Routed) -> None:
     routed.pull("b")
     assert routed.data("b") == [2]
     assert routed.gaps("b") == [(1, 1, "source_trim")]
+
+
+def test_what_was_copied_in_memory_is_not_copied_again_after_the_dest_left_it(routed: Routed) -> None:
+    routed.create("a", cap_records=2)
+    routed.create("b", durability="ephemeral")
+    routed.put("r", "a", "b")
+    routed.append("a", 1, 2, 3)
+    routed.pull("b")
+    assert routed.data("b") == [2, 3]
+    routed.store.drive(routed.store.configure("b", make_config({"durability": "fsync"})))
+    gaps = routed.gaps("b")
+    routed.kill()
+    assert (routed.router("r").cursor, routed.router("r").forwarded) == (3, 3)
+    routed.pull("b")
+    assert (routed.data("b"), routed.gaps("b")) == ([], gaps)
+    routed.append("a", 4)
+    routed.pull("b")
+    assert routed.data("b") == [4]
 
 
 def test_a_dest_in_memory_waits_for_what_is_under_way_on_disk(routed: Routed) -> None:
