@@ -69,6 +69,7 @@ class Log:
         self._closing = threading.Lock()
         steady = SteadyClock(clock, Steady())
         self._store: Store = open_store(fs, path, make_options(options), steady, ids, self._lock)
+        self._store.waits_for_room = True
         try:
             self._committer = Committer(self._store, self._lock)
             self._background = Background(self._store, self._committer)

@@ -13,6 +13,7 @@ import pytest
 
 import topics
 from tests.integration.conftest import Opener
+from topics.format.ops import prepare
 from topics.host.fs import File, OsFs
 from topics.testing.clock import FakeClock
 from topics.testing.ids import FakeIds
@@ -481,3 +482,52 @@ def test_an_open_that_breaks_off_before_its_store_is_made_lets_go_of_the_directo
             topics.open(data)
     topics.open(data).close()
     assert caught
+
+
+WAITERS: list[Callable[[topics.Log], object]] = [
+    lambda log: log.append("t", [{"data": 1}]),
+    lambda log: log.staging.commit("x", {"t": ["p"]}),
+    lambda log: log.queue("q").claim("w"),
+    lambda log: log.queue("q").extend("m", [1], 5000),
+    lambda log: log.queue("q").nack("m", [1]),
+    lambda log: log.queue("q").ack("m", [1]),
+    lambda log: log.queue("dead").redrive(to="q"),
+    lambda log: log.group("t", "h").create(),
+    lambda log: log.group("t", "g").drop(),
+    lambda log: log.group("t", "g").join("w"),
+    lambda log: log.group("t", "g").fetch("w"),
+    lambda log: log.group("t", "g").ack("m", [1]),
+    lambda log: log.group("t", "g").seek("earliest", force=True),
+]
+
+
+@pytest.mark.parametrize("call", WAITERS)
+def test_a_call_waits_for_room_in_a_full_queue(reopen: Opener, call: Callable[[topics.Log], object]) -> None:
+    log = reopen(wal_shards=1, queue_submissions=1)
+    log.create("t", durability="fsync")
+    log.create("q", type="queue")
+    log.create("dead", type="queue")
+    log.append("t", [{"data": 1}, {"data": 2}])
+    log.append("q", [{"data": 1}, {"data": 2}])
+    log.append("dead", [{"data": 1, "meta": {"$dead_letter_from": "q"}}])
+    log.staging.put("t", "x", "p", [{"data": 3}])
+    log.queue("q").claim("m")
+    log.group("t", "g").create()
+    log.group("t", "g").fetch("m", 1)
+    with log._lock:  # nobody waits for it, so the queue stays full until the next caller writes it
+        log._store.append("t", prepare([{"data": "in the way"}]))
+    call(log)
+    assert log.info("t").head_seq >= 3
+
+
+def test_a_reject_that_waits_for_room_ends_the_record_too(reopen: Opener) -> None:
+    log = reopen(wal_shards=1, queue_submissions=1)
+    log.create("t", durability="fsync")
+    log.append("t", [{"data": 1}])
+    group = log.group("t", "g")
+    group.create(max_deliveries=3, dead_letter="dead")
+    group.fetch("m")
+    with log._lock:
+        log._store.append("t", prepare([{"data": "in the way"}]))
+    assert group.reject("m", [1]).done == 1
+    assert [record.data for record in records(log, "dead")] == [1]

@@ -20,7 +20,7 @@ from topics.broker.router import pull
 from topics.broker.routing import Routing
 from topics.broker.segments import Part, SegmentList, find_part, list_segments
 from topics.broker.state import Clocks, TopicRow, TopicState, row_of, state_of
-from topics.broker.steps import Nap, Steps, asked, settled
+from topics.broker.steps import Nap, Steps, asked, is_queue_full, last_queued, settled
 from topics.broker.warmth import Warmth
 from topics.format.control import Selector
 from topics.format.prepared import Prepared
@@ -66,11 +66,6 @@ class Deleted(msgspec.Struct, frozen=True):
     head_seq: int
     count: int
     bytes: int
-
-
-def is_queue_full(refused: Throttled) -> bool:
-    """It was for want of room in a queue, not for a limit or a quota."""
-    return "shard" in refused.facts
 
 
 class AppendedTogether(Together, Protocol):
@@ -256,7 +251,9 @@ class Broker:
                 if not is_queue_full(refused) or not (insist or self.patient()):
                     raise
                 began = self.clock.monotonic_ns()
-                yield from self._room(refused.facts["shard"])
+                last = last_queued(self.store, refused)
+                if last is not None:
+                    yield last
                 throttled += self.clock.monotonic_ns() - began
                 continue
             if wait is not None:
@@ -271,14 +268,6 @@ class Broker:
             waited = self.clock.monotonic_ns() - started
             synced = submission.needs_sync
         return Appended(name, append.first_seq, append.count, created, append.deduped, synced, waited, throttled)
-
-    def _room(self, shard: int) -> Steps[None]:
-        """Wait until the last one in the queue of a shard is through."""
-        with self.store.lock:
-            queue = self.store.shards[shard].queue
-            last = queue[-1] if queue else None
-        if last is not None and not last.settled:
-            yield last
 
     def delete(
         self, name: str, before_seq: int | None, match: Selector | None, search: Search | None = None

@@ -43,10 +43,8 @@ def bury(store: Store, topic: Topic, seqs: Sequence[int], now: Callable[[], Now]
     appends: Letters = []
     try:
         moved = yield from _copy(store, topic, seqs, appends)
-        with store.lock:
-            check_there(store, topic)
-            ended = order_dead(topic, store.shard_for(topic), moved, now()) if moved else None
-            left.difference_update(moved)
+        ended = (yield from asked(store, lambda: _end(store, topic, moved, now()))) if moved else None
+        left.difference_update(moved)
         yield from settled(ended)
     except TopicsError:
         _keep(store, topic, left, moved, now)
@@ -66,6 +64,11 @@ def _keep(store: Store, topic: Topic, left: set[int], copied: Sequence[int], now
     left -= spent
     with store.lock:
         queue_of(topic).leases.give_back(spent, now().ms)
+
+
+def _end(store: Store, topic: Topic, moved: list[int], now: Now) -> Submission | None:
+    check_there(store, topic)
+    return order_dead(topic, store.shard_for(topic), moved, now)
 
 
 def _revive(store: Store, topic: Topic, seqs: set[int], now: Callable[[], Now]) -> Submission | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from topics.broker.deadletters import DELIVERIES, FROM, SRC_SEQ, Letters, append_there, arrived, make_letter, mark_of
 from topics.broker.jobs import read_records
-from topics.broker.steps import Steps, settled
+from topics.broker.steps import Steps, asked, settled
 from topics.model import limits
 from topics.model.errors import TopicsError
 from topics.storage.grouping import Place, order_dead
@@ -37,9 +37,7 @@ def bury_records(store: Store, place: Place, seqs: Sequence[int], reason: str, n
 
     try:
         moved = yield from _copy(store, place, seqs, reason)
-        with store.lock:
-            ours = [seq for seq in moved if is_ours(seq)]
-            ended = order_dead(place, ours, now()) if ours else None
+        ended = yield from asked(store, lambda: order_dead(place, [seq for seq in moved if is_ours(seq)], now()))
         yield from settled(ended)
     except TopicsError:
         moved = []

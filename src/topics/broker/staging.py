@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from topics.broker.listing import page_of
-from topics.broker.steps import Nap, Steps, asked, settled
+from topics.broker.steps import Nap, Steps, asked, fills_queue, settled
 from topics.format.ops import stage_frames
 from topics.format.prepared import Prepared
 from topics.model.config import TopicConfig, check_topic_name
-from topics.model.errors import InvalidRequest, NotFound, StorageError, TopicNotFound
+from topics.model.errors import InvalidRequest, NotFound, StorageError, Throttled, TopicNotFound
 from topics.rules.txns import Committed, Txn, parse_txn
 from topics.storage.partfile import LoadedPart, Part, head_for, load_part
 from topics.storage.stagecommit import Wanted, find_commit, find_parts, order_commit
@@ -167,9 +167,10 @@ class Staged:
                     if not missing:
                         commit = order_commit(self.store, wanted, loaded) if wanted else None
                         break
-            except WaitFirst as first:
-                waited_for = first.submission
-                yield waited_for
+            except (WaitFirst, Throttled) as first:
+                waited_for = first.submission if isinstance(first, WaitFirst) else fills_queue(self.store, first)
+                if waited_for is not None:
+                    yield waited_for
                 continue
             gone = [part.path for part in missing if part.path in tried]
             if gone:

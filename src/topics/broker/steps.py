@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from topics.model.errors import Throttled
 from topics.storage.store import Store
 from topics.storage.submission import Submission, Waiter, WaitFirst, fresh_error
 from topics.storage.topic import Topic
@@ -73,5 +74,28 @@ def asked(store: Store, ask: Callable[[], T]) -> Steps[T]:
             with store.lock:
                 return ask()
         except WaitFirst as first:
-            waited_for = first.submission
-        yield waited_for
+            waited_for: Submission | None = first.submission
+        except Throttled as refused:
+            waited_for = fills_queue(store, refused)
+        if waited_for is not None:
+            yield waited_for
+
+
+def fills_queue(store: Store, refused: Throttled) -> Submission | None:
+    """What to wait for before asking again, None = there is room by now. Raises `refused` where it is for a limit, or
+    nobody is to wait."""
+    if not store.waits_for_room or not is_queue_full(refused):
+        raise refused
+    return last_queued(store, refused)
+
+
+def last_queued(store: Store, refused: Throttled) -> Submission | None:
+    """The last one in the queue that had no room: once it is through there is some."""
+    with store.lock:
+        queue = store.shards[refused.facts["shard"]].queue
+        return queue[-1] if queue and not queue[-1].settled else None
+
+
+def is_queue_full(refused: Throttled) -> bool:
+    """It was for want of room in a queue, not for a limit or a quota."""
+    return "shard" in refused.facts

@@ -113,6 +113,9 @@ class Store:
         """Runs the syncs of a checkpoint beside each other; None = one by one."""
         self.files_max = FILES_USUAL
         """How many files the process may have open. Asked of the machine by whoever gives the pool."""
+        self.waits_for_room = False
+        """Whoever calls waits in a thread of its own: where a shard's queue is full it waits for room, for nobody but
+        itself, rather than be refused."""
         self.closed = False
 
     # -- topics --------------------------------------------------------------------------------------------------------
