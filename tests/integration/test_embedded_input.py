@@ -207,3 +207,30 @@ def test_errors_carry_a_stable_code_and_their_facts(orders: topics.Log) -> None:
         orders.append("nope", [{"data": 1}])
     assert (caught.value.code, caught.value.facts) == ("topic_not_found", {"topic": "nope"})
     assert json.dumps(caught.value.facts)
+
+
+NOT_WHOLE: list[tuple[Callable[[topics.Log], object], str]] = [
+    (lambda log: log.queue("jobs").claim("w", lease_ms=30e3), "lease_ms is 30000.0; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda log: log.queue("jobs").claim("w", max="8"), "max is '8'"),  # type: ignore[arg-type]
+    (lambda log: log.queue("jobs").nack("w", [1], delay_ms=0.5), "delay_ms is 0.5"),  # type: ignore[arg-type]
+    (lambda log: log.queue("jobs").extend("w", [1], 1e3), "lease_ms is 1000.0"),  # type: ignore[arg-type]
+    (lambda log: log.queue("jobs").redrive(max=1.5), "max is 1.5"),  # type: ignore[arg-type]
+    (lambda log: log.group("orders", "g").fetch("m", 1.5), "max is 1.5"),  # type: ignore[arg-type]
+    (lambda log: log.group("orders", "g").claim("m", 0.5), "min_idle_ms is 0.5"),  # type: ignore[arg-type]
+    (lambda log: log.group("orders", "g").commit(2.0), "seq is 2.0"),  # type: ignore[arg-type]
+    (lambda log: log.group("orders", "g").nack("m", [1], delay_ms=1e3), "delay_ms is 1000.0"),  # type: ignore[arg-type]
+    (lambda log: log.group("orders", "g").extend("m", [1], 1e3), "visibility_ms is 1000.0"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "message"), NOT_WHOLE, ids=[message for _, message in NOT_WHOLE])
+def test_a_number_that_is_not_whole_takes_no_job_away(
+    orders: topics.Log, call: Callable[[topics.Log], object], message: str
+) -> None:
+    orders.create("jobs", type="queue")
+    orders.append("jobs", [{"data": 1}])
+    orders.group("orders", "g").create()
+    with pytest.raises(InvalidRequest, match=message):
+        call(orders)
+    assert [job.seq for job in orders.queue("jobs").claim("w")] == [1]
+    assert [item.seq for item in orders.group("orders", "g").fetch("m").records] == [1]

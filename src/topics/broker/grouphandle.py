@@ -12,6 +12,7 @@ from topics.broker.groupinfo import GroupState, PendingRow
 from topics.broker.jobs import read_records
 from topics.broker.steps import Steps
 from topics.model import limits
+from topics.model.arguments import check_whole
 from topics.model.errors import BatchTooLarge, InvalidRequest
 from topics.model.group import GroupConfig
 from topics.model.record import Gap, Record
@@ -103,6 +104,7 @@ class GroupHandle:
         generation: int | None = None,
     ) -> Fetched:
         """The next records for a member."""
+        check_whole(max=max, wait_ms=wait_ms, claim_idle_ms=0 if claim_idle_ms is None else claim_idle_ms)
         who = self._who(member, generation)
         return self._fetched(self._run(self._groups.fetch(who, max, max_bytes, wait_ms, claim_idle_ms)))
 
@@ -116,10 +118,12 @@ class GroupHandle:
         generation: int | None = None,
     ) -> Fetched:
         """Take over what other members left idle."""
+        check_whole(min_idle_ms=min_idle_ms, max=max)
         return self._fetched(self._run(self._groups.claim(self._who(member, generation), min_idle_ms, max, seqs)))
 
     def commit(self, seq: int, member: str = "", generation: int | None = None) -> int:
         """Stream mode: `seq` is the next one to read. Returns what is committed then."""
+        check_whole(seq=seq)
         return self._run(self._groups.commit(self._who(member, generation), seq))
 
     def ack(
@@ -148,6 +152,7 @@ class GroupHandle:
         generation: int | None = None,
     ) -> Outcome:
         who = self._who(member, generation)
+        check_whole(delay_ms=delay_ms)
         verdict = self._run(self._groups.nack(who, seqs, _tokens(seqs, tokens), delay_ms, count))
         return self._outcome(verdict, len(verdict.done))
 
@@ -174,6 +179,7 @@ class GroupHandle:
         generation: int | None = None,
     ) -> Outcome:
         who = self._who(member, generation)
+        check_whole(visibility_ms=visibility_ms)
         verdict, _ = self._run(self._groups.extend(who, seqs, _tokens(seqs, tokens), visibility_ms))
         return self._outcome(verdict, len(verdict.done))
 

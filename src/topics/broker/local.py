@@ -10,7 +10,7 @@ from topics.broker.queue import Queues
 from topics.broker.queue import Settled as Done
 from topics.broker.steps import Steps
 from topics.model import limits
-from topics.model.arguments import check_seq, check_text
+from topics.model.arguments import check_seq, check_text, check_whole
 from topics.model.errors import BatchTooLarge, InvalidRequest
 from topics.model.job import Job, Redriven, Settled, split
 from topics.storage.store import Store
@@ -37,6 +37,7 @@ class LocalQueue:
     def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> list[Job]:
         """Up to `max` jobs or 8 MiB of them, leased to `node`; `lease_ms` None = for as long as the queue says."""
         _check_node(node)
+        check_whole(max=max, lease_ms=0 if lease_ms is None else lease_ms)
         hand: Hand = self._drive(self._queues.claim(self.topic, node, max, lease_ms))
         rows = {row[0]: row for row in hand.rows}
         return [
@@ -55,11 +56,13 @@ class LocalQueue:
     def nack(self, node: str, jobs: Iterable[Job | int], *, delay_ms: int = 0) -> Settled:
         """Give them back, to be claimed at once or after a while."""
         seqs, tokens = _named(node, jobs)
+        check_whole(delay_ms=delay_ms)
         return _told(self._drive(self._queues.nack(self.topic, node, seqs, tokens, delay_ms)))
 
     def extend(self, node: str, jobs: Iterable[Job | int], lease_ms: int) -> Settled:
         """Hold them for `lease_ms` from now on."""
         seqs, tokens = _named(node, jobs)
+        check_whole(lease_ms=lease_ms)
         done = self._drive(self._queues.extend(self.topic, node, seqs, tokens, lease_ms))
         return _told(done, dict.fromkeys(done.verdict.done, done.deadline))
 
@@ -67,6 +70,7 @@ class LocalQueue:
         self, *, to: str | None = None, max: int = 1000, rate_per_s: int = 0, dry_run: bool = False
     ) -> Redriven:
         """Send the dead letters of this topic back where they came from, or `to` another one."""
+        check_whole(max=max, rate_per_s=rate_per_s)
         return self._drive(self._queues.redrive(self.topic, to, max, rate_per_s, dry_run, lambda _: True))
 
 

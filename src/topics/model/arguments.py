@@ -37,6 +37,13 @@ def check_seq(name: str, value: object) -> None:
         raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 0 to 2^64-1")
 
 
+def check_whole(**values: object) -> None:
+    """A float counts as none: lease rows have no place for it, and jobs that were dealt already would be lost."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+
+
 def check_limit(value: object) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InvalidRequest(f"limit is {value!r}; it must be a whole number of at least 1, or None for no limit")
