@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from topics.cli.exits import DAMAGED, FAILED, INTERRUPTED, LATER, USAGE, WrongUsage
 from topics.cli.output import Output, OutputLost, Printer
+from topics.host.streams import fill_streams
 from topics.host.version import own_version
 from topics.model.errors import CorruptFile, InvalidConfig, TopicsError, Unauthorized, Unavailable, Unreachable
 
@@ -203,6 +204,7 @@ def _help_for(arguments: Sequence[str]) -> str:
 
 
 def main() -> None:
+    fill_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal does not have is shown in ASCII; a command does not end in its middle over it.
         if isinstance(stream, TextIOWrapper):

@@ -45,6 +45,20 @@ def test_failure_that_cannot_be_told_is_one_all_the_same() -> None:
     assert shell(f"{TOPICS} config > /dev/full 2>&1").returncode == 1
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_command_works_without_the_streams_it_was_not_given(closed: str) -> None:
+    ran = shell(f"{TOPICS} config {closed}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_input_that_is_closed_is_empty() -> None:
+    for command, told in (("append orders", "the input held no line"), ("drop orders", "say --yes")):
+        ran = shell(f"{TOPICS} {command} <&-")
+        assert ran.returncode == 1
+        assert told in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
 def test_characters_that_the_output_does_not_have_are_written_in_ascii(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(f'[server]\ndata_dir = "{tmp_path}/Grüße-😀"\n', encoding="utf-8")
