@@ -219,6 +219,7 @@ class Log:
 
     def _drive(self, steps: Steps[T]) -> T:
         """Run a use case to its end; this thread waits where it waits."""
+        naps = False
         try:
             while True:
                 try:
@@ -227,15 +228,22 @@ class Log:
                     result: T = end.value
                     return result
                 if isinstance(wait, Nap):
+                    naps = True
                     _sleep(self._lock, wait)
+                    naps = False
                 else:
                     self._committer.wait_settled(wait)
         except Exception:
             raise
-        except BaseException as error:  # a signal, perhaps in the middle of a change
-            steps.close()
-            with self._lock:
-                self._store.abandon(error)
+        except BaseException as error:  # a signal
+            closed = False
+            try:
+                steps.close()
+                closed = True
+            finally:
+                if not (naps and closed):  # perhaps in the middle of a change; while it naps nothing is half changed
+                    with self._lock:
+                        self._store.abandon(error)
             raise
 
     # -- reading -------------------------------------------------------------------------------------------------------

@@ -479,3 +479,25 @@ def test_a_mistake_of_our_own_stops_the_shard_and_not_the_callers(data: Path, mo
         assert log.trouble == ["WAL shard 0 failed: division by zero"]
     with topics.open(data) as log:
         assert [item.data for item in log.read("orders") if isinstance(item, topics.Record)] == [1]
+
+
+def test_an_interrupted_wait_for_records_leaves_the_store_writable(data: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with topics.open(data) as log:
+        log.create("t")
+        group = log.group("t", "g")
+        group.create()
+        group.join("m")
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                group.fetch("m", wait_ms=20_000)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert log.trouble == []
+        log.append("t", [{"data": 1}])
+        assert [item.seq for item in group.fetch("m").records] == [1]
